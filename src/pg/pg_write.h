@@ -47,9 +47,9 @@ void pgbuf_put_bytes(struct pgbuf *b, const void *p, size_t n);
 void pgbuf_put_cstr(struct pgbuf *b, const char *s);
 void pgbuf_put_string(struct pgbuf *b, struct slice s);
 
-/* A message: begin writes type and a place for the length, end fills the
- * length in and returns the size of the whole message (0 when failed).
- * type 0: no type byte, as in the first packet. */
+/* A message: begin writes the type (none when it is 0, as in the first packet
+ * of a connection) and a place for the length; end fills the length in and
+ * returns it (0 when failed). Messages do not nest. */
 size_t pgbuf_begin(struct pgbuf *b, char type);
 size_t pgbuf_end(struct pgbuf *b, size_t at);
 
