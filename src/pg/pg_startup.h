@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "base/slice.h"
+#include "pg/pg_options.h"
 #include "pg/pg_proto.h"
 
 enum pg_startup_kind {
@@ -91,36 +92,5 @@ unsigned pg_startup_minor(const struct pg_startup *s, unsigned newest_minor);
  * are extensions, none of which is known here. 3.1 is taken silently. */
 bool pg_startup_must_negotiate(const struct pg_startup *s,
                                unsigned newest_minor);
-
-/* The `options` parameter: a command line as PostgreSQL's own, words split at
- * blanks, backslash takes the next byte as it is. */
-struct pg_options {
-    const char *p, *end;      /* what is left to split */
-    char *buf, *buf_end;      /* unescaped words go here */
-    const char *word, *w_end; /* inside a word of switches ("-ec …") */
-    bool only_args;           /* after a word "--" */
-};
-
-enum pg_option_kind {
-    PG_OPTION_END,
-    PG_OPTION_SETTING, /* -c name=value, --name=value: name and value set */
-    PG_OPTION_SWITCH,  /* another switch: its letter is name, its argument,
-                        * if it takes one, is value */
-};
-
-struct pg_option {
-    enum pg_option_kind kind;
-    struct slice name; /* of a setting: '-' replaced by '_' */
-    struct slice value;
-};
-
-/* buf holds what next() returns, must have room for options.n bytes and live
- * as long as the slices are used. */
-void pg_options_init(struct pg_options *o, struct slice options, char *buf);
-
-/* 0 and the next one in *out, PG_OPTION_END after the last; ERR_SYNTAX with
- * PostgreSQL's text when PostgreSQL would refuse it (SQLSTATE 42601). */
-NODISCARD int pg_options_next(struct pg_options *o, struct pg_option *out,
-                              struct err *e);
 
 #endif
