@@ -51,7 +51,6 @@ enum auth_result {
 enum {
     AUTH_PASSWORD_BODY_MAX = 65536, /* body of a 'p' message */
     AUTH_SASL_BODY_MAX = 1024,      /* the same within SASL, as PostgreSQL */
-    AUTH_NONCE_MAX = 256,           /* of a peer's SCRAM nonce */
 };
 
 struct auth_client_params {

@@ -31,8 +31,8 @@ enum { AUTH_SERVER_BODY_MAX = 2000 }; /* of an 'R' message, as libpq */
 
 struct auth_server_params {
     struct slice user;
-    struct slice password;        /* plain; p == NULL: unknown */
-    struct slice md5;             /* "md5..."; p == NULL: unknown */
+    struct slice password;        /* plain; empty: unknown */
+    struct slice md5;             /* "md5..."; empty: unknown */
     const struct auth_keys *keys; /* pass-through; NULL: none. Copied. */
     bool may_work;                /* the caller handles AUTH_WORK */
     bool has_tls;

@@ -24,8 +24,8 @@ void cert_subject(X509 *cert, char *out, size_t cap);
 /* Maps a certificate's name to whether it may be role; for ident maps. */
 typedef bool (*cert_map_cb)(void *arg, struct slice name, struct slice role);
 
-/* 0 when the certificate may log in as role: its common name equals it, or map
- * (when not NULL) says so. The error is for the log. */
+/* 0 when the certificate may log in as role: its common name equals it or, with
+ * a map, the map says so. The error is for the log. */
 NODISCARD int cert_check_role(X509 *cert, struct slice role, cert_map_cb map,
                               void *map_arg, struct err *e);
 
