@@ -13,7 +13,7 @@ void pg_options_init(struct pg_options *o, struct slice options, char *buf)
 {
     *o = (struct pg_options){
         .p = options.p,
-        .end = options.p + options.n,
+        .end = options.n ? options.p + options.n : options.p,
         .buf = buf,
         .cap = options.n,
     };

@@ -17,7 +17,7 @@ struct pgread {
 
 static inline struct pgread pgread_of(struct slice body)
 {
-    return (struct pgread){body.p, body.p + body.n, false};
+    return (struct pgread){body.p, body.n ? body.p + body.n : body.p, false};
 }
 
 static inline size_t pgread_left(const struct pgread *r)
