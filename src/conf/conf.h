@@ -111,6 +111,7 @@ struct conf_host {
 struct conf_db {
     const char *name; /* "*" for the fallback */
     bool is_auto;     /* the fallback: dbname may be NULL, see conf_db_dbname */
+    const char *place;             /* file:line, for messages */
     const struct conf_host *hosts; /* at least one */
     int n_hosts;
     int port; /* the first host's, for SHOW DATABASES */
@@ -171,6 +172,14 @@ NODISCARD int conf_set(const struct conf *old, struct slice key,
 typedef void (*conf_check_cb)(void *arg, bool is_error, const char *text);
 int conf_check(const char *path, conf_check_cb cb, void *arg);
 
+/* Whether auth_file is another than the one that was read (looks at the file's
+ * size and times), and the snapshot with its new content; as PgBouncer does, a
+ * changed auth_file counts without a reload. If it cannot be read the old users
+ * stay, with a warning. */
+bool conf_users_changed(const struct conf *c);
+NODISCARD int conf_reload_users(const struct conf *old, struct conf **out,
+                                struct err *e);
+
 struct conf *conf_ref(const struct conf *c);
 void conf_unref(const struct conf *c); /* NULL is fine */
 
@@ -213,8 +222,7 @@ const struct conf_peer *conf_peer_at(const struct conf *c, int i);
 /* NULL when the section has no such line. conf_find_db does not fall back. */
 const struct conf_db *conf_find_db(const struct conf *c, struct slice name);
 const struct conf_db *conf_fallback_db(const struct conf *c);
-const struct conf_user *conf_find_user(const struct conf *c,
-                                       struct slice name);
+const struct conf_user *conf_find_user(const struct conf *c, struct slice name);
 const struct conf_peer *conf_find_peer(const struct conf *c, int id);
 
 /* The server's database: the line's dbname=, else the name asked for. */
@@ -244,8 +252,7 @@ int conf_max_user_connections(const struct conf *c,
                               const struct conf_user *user);
 int conf_max_user_client_connections(const struct conf *c,
                                      const struct conf_user *user);
-int64_t conf_server_lifetime_us(const struct conf *c,
-                                const struct conf_db *db);
+int64_t conf_server_lifetime_us(const struct conf *c, const struct conf_db *db);
 int64_t conf_query_wait_timeout_us(const struct conf *c,
                                    const struct conf_db *db,
                                    const struct conf_user *user);
@@ -267,8 +274,7 @@ const char *conf_auth_dbname(const struct conf *c, const struct conf_db *db);
 /* TLS towards the server of a database. */
 enum conf_sslmode conf_server_sslmode(const struct conf *c,
                                       const struct conf_db *db);
-const char *conf_server_ca_file(const struct conf *c,
-                                const struct conf_db *db);
+const char *conf_server_ca_file(const struct conf *c, const struct conf_db *db);
 const char *conf_server_cert_file(const struct conf *c,
                                   const struct conf_db *db);
 const char *conf_server_key_file(const struct conf *c,

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* Checks that need more than one value, and the warning about values that have
+ * no effect yet. */
+
+#include <stdio.h>
+
+#include "conf/conf_private.h"
+#include "conf/conf_sections.h"
+
+static int number_of(const char *name)
+{
+    const struct option *o = option_find(&option_table, slice_str(name));
+
+    must(o);
+    return (int)(o - option_table.rows);
+}
+
+/* Reports a mistake of an option, with its place when it came from a file. */
+static int mistake(struct conf *c, struct conf_sink *sink, const char *option,
+                   const char *expected)
+{
+    int i = number_of(option);
+    const char *place = c->texts->place[i];
+    const char *value = c->texts->value[i];
+    struct err e;
+
+    err_set(&e, ERR_CONF, "%s = \"%.64s\": %s", option, value ? value : "",
+            expected);
+    if (place)
+        err_wrap(&e, "%s", place);
+    return conf_sink_add(sink, &e);
+}
+
+static bool is_one_of(struct slice word, const char *const *words)
+{
+    for (; *words; words++)
+        if (slice_is_nocase(word, *words))
+            return true;
+    return false;
+}
+
+/* Each word of a list with commas or colons, as OpenSSL-minded people write
+ * it. */
+static bool are_protocols(const char *text)
+{
+    static const char *const known[] = {
+        "tlsv1.0", "tlsv1.1", "tlsv1.2", "tlsv1.3", "all",
+        "secure",  "legacy",  "default", NULL,
+    };
+    struct slice rest = slice_str(text);
+
+    while (rest.n > 0) {
+        size_t n = 0;
+
+        while (n < rest.n && !strchr(",: ", rest.p[n]))
+            n++;
+        if (n > 0 && !is_one_of(slice_of(rest.p, n), known))
+            return false;
+        n = MIN(n + 1, rest.n);
+        rest = slice_of(rest.p + n, rest.n - n);
+    }
+    return true;
+}
+
+static int check_protocols(struct conf *c, struct conf_sink *sink,
+                           const char *option, const char *value)
+{
+    if (!value || are_protocols(value))
+        return 0;
+    return mistake(c, sink, option,
+                   "expected a list of tlsv1.0, tlsv1.1, tlsv1.2 and tlsv1.3, "
+                   "or secure, or all");
+}
+
+static int check_words(struct conf *c, struct conf_sink *sink)
+{
+    static const char *const facilities[] = {
+        "auth",   "authpriv", "daemon", "user",   "local0", "local1", "local2",
+        "local3", "local4",   "local5", "local6", "local7", NULL,
+    };
+    static const char *const dhe[] = {"none", "auto", "legacy", NULL};
+    int rc = 0;
+
+    if (c->syslog_facility &&
+        !is_one_of(slice_str(c->syslog_facility), facilities))
+        rc = mistake(c, sink, "syslog_facility",
+                     "expected auth, authpriv, daemon, user, or local0 to "
+                     "local7");
+    if (rc == 0 && c->client_tls_dheparams &&
+        !is_one_of(slice_str(c->client_tls_dheparams), dhe))
+        rc = mistake(c, sink, "client_tls_dheparams",
+                     "expected auto, legacy or none");
+    if (rc == 0)
+        rc = check_protocols(c, sink, "client_tls_protocols",
+                             c->client_tls_protocols);
+    if (rc == 0)
+        rc = check_protocols(c, sink, "server_tls_protocols",
+                             c->server_tls_protocols);
+    return rc;
+}
+
+static int check_tls(struct conf *c, struct conf_sink *sink)
+{
+    int rc = 0;
+
+    if (c->client_tls_sslmode != CONF_SSL_DISABLE &&
+        (!c->client_tls_key_file || !c->client_tls_cert_file))
+        rc = mistake(c, sink, "client_tls_sslmode",
+                     "needs client_tls_key_file and client_tls_cert_file");
+    if (rc == 0 && c->auth_type == CONF_AUTH_CERT &&
+        c->client_tls_sslmode < CONF_SSL_VERIFY_CA)
+        rc = mistake(c, sink, "auth_type",
+                     "needs client_tls_sslmode = verify-ca or verify-full");
+    if (rc == 0 && !c->server_tls_key_file != !c->server_tls_cert_file)
+        rc = mistake(c, sink,
+                     c->server_tls_key_file ? "server_tls_key_file"
+                                            : "server_tls_cert_file",
+                     "server_tls_key_file and server_tls_cert_file go "
+                     "together");
+    return rc;
+}
+
+static int check_names(struct conf *c, struct conf_sink *sink)
+{
+    int rc = 0;
+
+    if (c->auth_dbname && conf_is_console_db(slice_str(c->auth_dbname)))
+        rc = mistake(c, sink, "auth_dbname", "that is the console's name");
+    if (rc == 0 && c->listen_addr.n == 0 && !c->unix_socket_dir)
+        rc = mistake(c, sink, "listen_addr",
+                     "nowhere to listen; set it or unix_socket_dir");
+    return rc;
+}
+
+static int check_db(struct conf *c, const struct conf_db *db,
+                    struct conf_sink *sink)
+{
+    struct err e;
+
+    if (db->sslnegotiation == CONF_SSLNEG_DIRECT &&
+        conf_server_sslmode(c, db) < CONF_SSL_REQUIRE) {
+        err_set(&e, ERR_CONF,
+                "[databases] %s: sslnegotiation = direct needs sslmode = "
+                "require, verify-ca or verify-full",
+                db->name);
+        return conf_sink_add(sink, &e);
+    }
+    if (!db->sslcert != !db->sslkey) {
+        err_set(&e, ERR_CONF, "[databases] %s: sslcert and sslkey go together",
+                db->name);
+        return conf_sink_add(sink, &e);
+    }
+    return 0;
+}
+
+static int check_dbs(struct conf *c, struct conf_sink *sink)
+{
+    const struct conf_db *fallback = conf_fallback_db(c);
+    int rc = fallback ? check_db(c, fallback, sink) : 0;
+
+    for (int i = 0; rc == 0 && i < conf_db_count(c); i++)
+        rc = check_db(c, conf_db_at(c, i), sink);
+    return rc;
+}
+
+int conf_verify(struct conf *c, struct conf_sink *sink)
+{
+    static int (*const checks[])(struct conf *, struct conf_sink *) = {
+        check_words,
+        check_tls,
+        check_names,
+        check_dbs,
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(checks); i++) {
+        int rc = checks[i](c, sink);
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* What has no effect yet */
+
+static size_t add_name(char *buf, size_t cap, size_t at, const char *name,
+                       const char *where)
+{
+    int n =
+        snprintf(buf + at, cap - at, "%s%s%s", at > 0 ? ", " : "", name, where);
+
+    return MIN(at + (size_t)n, cap - 1);
+}
+
+static bool differs(const struct conf *c, int i)
+{
+    const char *value = c->texts->value[i];
+    const char *deflt = option_table.rows[i].deflt;
+
+    return strcmp(value ? value : "", deflt ? deflt : "") != 0;
+}
+
+void conf_warn_later(struct conf *c)
+{
+    char names[1024];
+    size_t at = 0;
+
+    for (int i = 0; i < option_table.n; i++)
+        if ((option_table.rows[i].flags & OPT_LATER) && c->texts->place[i] &&
+            differs(c, i))
+            at = add_name(names, sizeof(names), at, option_table.rows[i].name,
+                          "");
+    if (c->auth_type >= CONF_AUTH_HBA)
+        at = add_name(names, sizeof(names), at, "auth_type = ",
+                      option_word(OPTION_AUTH_TYPE, (int)c->auth_type));
+    for (int i = 0; i < db_key_table.n; i++)
+        if (c->sections->later_keys & (1UL << i))
+            at = add_name(names, sizeof(names), at, db_key_table.rows[i].name,
+                          " (in [databases])");
+    if (c->sections->has_peers && (peer_key_table.rows[0].flags & KEY_LATER))
+        at = add_name(names, sizeof(names), at, "[peers]", "");
+    if (at > 0)
+        conf_warn(c,
+                  strpool_printf(&c->texts->pool,
+                                 "accepted but not in force yet: %s", names));
+}
