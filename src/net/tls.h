@@ -42,8 +42,9 @@ struct stream *tls_accept(struct stream *lower, struct tls_ctx *ctx,
                           struct slice fed, bool is_direct);
 
 /* Starts a handshake. host is sent as the server name when it is a name, and
- * checked when ctx says verify-full; NULL: neither. alpn may be NULL; whether
- * the server agreed is for the owner to look at (tls_info.alpn). */
+ * checked when ctx says verify-full, which then fails without one. alpn may be
+ * NULL; whether the server agreed is for the owner to look at (tls_info.alpn).
+ */
 struct stream *tls_connect(struct stream *lower, struct tls_ctx *ctx,
                            const char *host, const char *alpn,
                            const struct stream_handler *h, void *owner);
