@@ -15,23 +15,72 @@ static bool is_ascii(struct slice s)
     return true;
 }
 
+/* The profile without its normalisation, as PostgreSQL checks a password before
+ * it normalises it; the standard would have it the other way round. */
+static void make_profile(Stringprep_profile *out, size_t max)
+{
+    const Stringprep_profile *step = stringprep_saslprep;
+    size_t n = 0;
+    for (; step->operation; step++) {
+        must(n + 1 < max);
+        if (step->operation != STRINGPREP_NFKC)
+            out[n++] = *step;
+    }
+    out[n] = *step;
+}
+
+/* Mapped and checked in place. False when a character is not allowed or none
+ * is left. */
+static bool map_and_check(uint32_t *chars, size_t *n)
+{
+    Stringprep_profile profile[32];
+    make_profile(profile, ARRAY_SIZE(profile));
+    /* The mappings of SASLprep never make a text longer. */
+    return stringprep_4i(chars, n, *n + 1, STRINGPREP_NO_UNASSIGNED, profile) ==
+               STRINGPREP_OK &&
+           *n > 0;
+}
+
+static void free_chars(uint32_t *chars, size_t n)
+{
+    if (chars)
+        mem_wipe(chars, n * sizeof *chars);
+    free(chars);
+}
+
+/* NULL when the text is not UTF-8 or SASLprep refuses it. */
+static char *saslprep(struct slice text, size_t *out_n)
+{
+    size_t n;
+    char *out = NULL;
+    uint32_t *chars = stringprep_utf8_to_ucs4(text.p, (ssize_t)text.n, &n);
+    if (!chars)
+        return NULL;
+    size_t left = n;
+    if (map_and_check(chars, &left)) {
+        uint32_t *normal = stringprep_ucs4_nfkc_normalize(chars, (ssize_t)left);
+        size_t normal_n = 0;
+        while (normal && normal[normal_n])
+            normal_n++;
+        if (normal)
+            out =
+                stringprep_ucs4_to_utf8(normal, (ssize_t)normal_n, NULL, out_n);
+        free_chars(normal, normal_n);
+    }
+    free_chars(chars, n);
+    return out;
+}
+
 char *scram_prep_new(struct slice password, size_t *n)
 {
-    char *raw = mem_strndup(password.n ? password.p : "", password.n);
-    char *prepared = NULL;
-    *n = password.n;
     /* PostgreSQL leaves ASCII as it is, control characters included. */
-    if (is_ascii(password) || memchr(raw, 0, password.n))
-        return raw;
-    int rc = stringprep_profile(raw, &prepared, "SASLprep",
-                                STRINGPREP_NO_UNASSIGNED);
-    if (rc != STRINGPREP_OK || !prepared[0]) {
-        free(rc == STRINGPREP_OK ? prepared : NULL);
-        return raw;
-    }
-    scram_prep_free(raw, password.n);
-    *n = strlen(prepared);
-    return prepared;
+    char *prepared = is_ascii(password) || memchr(password.p, 0, password.n)
+                         ? NULL
+                         : saslprep(password, n);
+    if (prepared)
+        return prepared;
+    *n = password.n;
+    return mem_strndup(password.n ? password.p : "", password.n);
 }
 
 void scram_prep_free(char *p, size_t n)
