@@ -142,13 +142,14 @@ static int check_db(struct conf *c, const struct conf_db *db,
     if (db->sslnegotiation == CONF_SSLNEG_DIRECT &&
         conf_server_sslmode(c, db) < CONF_SSL_REQUIRE) {
         err_set(&e, ERR_CONF,
-                "[databases] %s: sslnegotiation = direct needs sslmode = "
+                "%s: [databases] %s: sslnegotiation = direct needs sslmode = "
                 "require, verify-ca or verify-full",
-                db->name);
+                db->place, db->name);
         return conf_sink_add(sink, &e);
     }
     if (!db->sslcert != !db->sslkey) {
-        err_set(&e, ERR_CONF, "[databases] %s: sslcert and sslkey go together",
+        err_set(&e, ERR_CONF,
+                "%s: [databases] %s: sslcert and sslkey go together", db->place,
                 db->name);
         return conf_sink_add(sink, &e);
     }
