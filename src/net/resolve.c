@@ -140,7 +140,8 @@ static void on_socket_state(void *arg, ares_socket_t fd, int reads, int writes)
         s->io.on_event = on_socket;
         list_push_back(&r->sockets, &s->node);
         /* Unwatched, the look-up ends by its time-out. */
-        (void)loop_add(r->loop, &s->io, events);
+        if (loop_add(r->loop, &s->io, events))
+            drop_socket(s);
     }
 }
 
