@@ -116,7 +116,7 @@ static int distance(struct slice a, const char *b)
 static const char *nearest(const struct option_table *t, struct slice name)
 {
     const char *best = NULL;
-    int least = MIN(5, (int)name.n / 3 + 1);
+    int least = MIN(4, (int)name.n / 2 + 1);
 
     if (name.n > NAME_MAX_SUGGEST)
         return NULL;
