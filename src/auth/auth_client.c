@@ -106,6 +106,13 @@ static const char *find_doom(const struct auth_client *a)
     return NULL;
 }
 
+static void set_password(struct auth_client *a, struct slice password)
+{
+    auth_keys_fini(&a->keys);
+    a->keys.password = mem_strndup(password.p, password.n);
+    a->keys.password_n = password.n;
+}
+
 static void init_random(struct auth_client *a,
                         const struct auth_client_params *p)
 {
@@ -129,10 +136,8 @@ struct auth_client *auth_client_new(const struct auth_client_params *p)
         a->method = AUTH_METHOD_SCRAM;
     a->is_known = p->secret != NULL;
     a->doom = find_doom(a);
-    if (p->plain.n && a->secret.is_derived) {
-        a->keys.password = mem_strndup(p->plain.p, p->plain.n);
-        a->keys.password_n = p->plain.n;
-    }
+    if (p->plain.n && a->secret.is_derived)
+        set_password(a, p->plain);
     a->iterations =
         p->scram_iterations > 0 ? p->scram_iterations : AUTH_ITERATIONS_DEFAULT;
     a->may_work = p->may_work;
@@ -174,6 +179,7 @@ static int fail(struct auth_client *a, struct err *e, int code,
                 const char *what)
 {
     a->state = STATE_DONE;
+    auth_keys_fini(&a->keys);
     return err_set(e, code, "%s", what);
 }
 
@@ -185,22 +191,15 @@ static int fail_password(struct auth_client *a, struct err *e)
 static int fail_scram(struct auth_client *a, struct err *e, const char *what)
 {
     a->state = STATE_DONE;
+    auth_keys_fini(&a->keys);
     return err_set(e, ERR_PROTO, "malformed SCRAM message (%s)", what);
-}
-
-static void keep_password(struct auth_client *a, struct slice password)
-{
-    if (a->keys.password)
-        return;
-    a->keys.password = mem_strndup(password.p, password.n);
-    a->keys.password_n = password.n;
 }
 
 static int succeed(struct auth_client *a)
 {
     a->state = STATE_DONE;
     if (a->secret.kind == AUTH_SECRET_PLAIN)
-        keep_password(a, auth_secret_text(&a->secret));
+        set_password(a, auth_secret_text(&a->secret));
     return AUTH_OK;
 }
 
@@ -278,7 +277,8 @@ static int on_password(struct auth_client *a, struct slice body,
         return rc;
     if (a->state == STATE_MD5)
         return check_md5(a, answer, e);
-    keep_password(a, answer);
+    /* In place of what the caller knew: this is what is to be checked. */
+    set_password(a, answer);
     if (a->method != AUTH_METHOD_PLAIN) {
         a->state = STATE_EXTERNAL;
         return AUTH_EXTERNAL;
@@ -622,7 +622,7 @@ static int end_verify(struct auth_client *a, struct err *e)
     bool is_right = crypto_equal(slice_of(a->derived.server_key, AUTH_KEY_SIZE),
                                  slice_of(a->secret.server_key, AUTH_KEY_SIZE));
     auth_secret_fini(&a->derived);
-    return is_right ? succeed(a) : fail_password(a, e);
+    return is_right && !a->doom ? succeed(a) : fail_password(a, e);
 }
 
 int auth_client_resume(struct auth_client *a, struct pgbuf *out, struct err *e)
