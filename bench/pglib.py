@@ -111,6 +111,15 @@ class Workshop:
         os.chmod(copy, 0o755)
         return copy
 
+    def make_certificate(self):
+        """(key, certificate) of localhost, signed by itself."""
+        key, cert = self.path("tls.key"), self.path("tls.crt")
+        self.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes",
+                  "-days", "2", "-subj", "/CN=localhost", "-keyout", key,
+                  "-out", cert])
+        os.chmod(key, 0o600)
+        return key, cert
+
     def as_account(self):
         if not self.account:
             return {}

@@ -4,8 +4,11 @@
 message and may cut one anywhere. Blocking socket, a deadline on every wait.
 """
 import socket
+import ssl
 import struct
 import time
+
+SSL_REQUEST = b"\0\0\0\x08\x04\xd2\x16\x2f"
 
 
 class Stuck(Exception):
@@ -14,6 +17,10 @@ class Stuck(Exception):
 
 class Gone(Exception):
     """The connection was closed or reset."""
+
+
+class Refused(Exception):
+    """The other side would not speak TLS."""
 
 
 def message(kind, *parts):
@@ -103,7 +110,8 @@ def fields(body):
 
 
 class Connection:
-    """where: ("127.0.0.1", port), or the path of a Unix socket."""
+    """where: ("127.0.0.1", port), the same with "tls" behind (whose
+    certificate is not verified), or the path of a Unix socket."""
 
     def __init__(self, where, deadline):
         self.where = where
@@ -117,14 +125,28 @@ class Connection:
         self.sock = socket.socket(kind, socket.SOCK_STREAM)
         try:
             self.arm()
-            self.sock.connect(where)
+            self.sock.connect(where if isinstance(where, str) else where[:2])
             if kind == socket.AF_INET:
                 self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY,
                                      1)
+            if "tls" in where[2:]:
+                self.start_tls()
         except OSError as e:
             self.sock.close()
             raise (Stuck("connect") if isinstance(e, TimeoutError)
                    else Gone(str(e))) from e
+
+    def start_tls(self):
+        self.sock.sendall(SSL_REQUEST)
+        answer = self.sock.recv(1)
+        if not answer:
+            raise ConnectionError("closed")
+        if answer != b"S":
+            raise Refused(f"answer to SSLRequest: {answer!r}")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        self.sock = context.wrap_socket(self.sock)
 
     def arm(self):
         left = self.deadline - time.monotonic()
@@ -140,7 +162,8 @@ class Connection:
             raise Stuck("send") from e
         except OSError as e:
             # What the other side said before it closed may still be read.
-            if not isinstance(e, (BrokenPipeError, ConnectionResetError)):
+            if not isinstance(e, (BrokenPipeError, ConnectionResetError,
+                                  ssl.SSLError)):
                 raise Gone(str(e)) from e
 
     def fill(self, want):

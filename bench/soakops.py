@@ -405,10 +405,9 @@ class Client(threading.Thread):
     def kill_starting(self):
         where = self.random.choice(self.plan.addresses)
         conn = Connection(where, time.monotonic() + LOGIN_DEADLINE_S)
-        ssl_request = b"\0\0\0\x08\x04\xd2\x16\x2f"
         data = self.random.choice([
             pgwire.startup(self.role.user, self.role.dbname),
-            ssl_request,
+            pgwire.SSL_REQUEST,
             pgwire.cancel_request(self.random.getrandbits(31), b"abcd"),
             pgwire.startup("nobody", "nowhere") + query("SELECT 1"),
         ])
