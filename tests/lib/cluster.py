@@ -126,7 +126,8 @@ class Cluster:
             procs.as_service([os.path.join(self.bin, "postgres"), "-D",
                               self.data]),
             cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out,
-            stderr=out, start_new_session=True)
+            stderr=out, start_new_session=True,
+            preexec_fn=procs.die_with_parent)
         out.close()
         procs.wait_for(self._is_up, 30, "PostgreSQL")
 

@@ -296,7 +296,8 @@ class Pooler(Address):
             self.proc = subprocess.Popen(
                 procs.as_service([self.binary, *self.args, self.ini]),
                 cwd=self.folder, stdin=subprocess.DEVNULL, stdout=out,
-                stderr=out, start_new_session=True, env=env)
+                stderr=out, start_new_session=True, env=env,
+                preexec_fn=procs.die_with_parent)
 
     def start(self):
         self.spawn()

@@ -25,8 +25,14 @@ def as_service(argv):
     user = service_user()
     if user is None:
         return list(argv)
-    return ["setpriv", "--reuid", str(user.pw_uid), "--regid",
+    return ["setpriv", "--pdeathsig", "INT", "--reuid", str(user.pw_uid), "--regid",
             str(user.pw_gid), "--clear-groups", *argv]
+
+
+def die_with_parent():
+    """In a child before exec: SIGINT when the parent is gone."""
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 2, 0, 0, 0)
 
 
 def give(path):

@@ -10,6 +10,7 @@ PGBRAID_BIN names another build of the program.
 """
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -33,7 +34,12 @@ def pytest_addoption(parser):
                      help="comma list of transports")
 
 
+def stop_by_signal(number, frame):
+    raise KeyboardInterrupt
+
+
 def pytest_configure(config):
+    signal.signal(signal.SIGTERM, stop_by_signal)
     for line in (
             "slow: takes many seconds",
             "core: part of the bounded set for sanitizer builds",
