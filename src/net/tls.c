@@ -255,7 +255,7 @@ static void set_info(struct tls_stream *t)
              tls_binding_server_end_point(info->peer_cert, t->binding, &n) == 0)
         info->server_end_point = slice_of(t->binding, n);
     SSL_get0_alpn_selected(t->ssl, &alpn, &alpn_n);
-    if (alpn_n < sizeof info->alpn)
+    if (alpn_n && alpn_n < sizeof info->alpn)
         (void)slice_copy(slice_of(alpn, alpn_n), info->alpn, sizeof info->alpn);
     ERR_clear_error();
 }
