@@ -101,9 +101,10 @@ int64_t loop_now_us(const struct loop *loop);
 
 /* Bytes that live until the callback returns: reads land here.
  * LOOP_SCRATCH_BYTES each; 0 = sockets, 1 = TLS plain text, 2 = output being
- * put together, 3 = TLS records on their way out. */
+ * put together for servers, 3 = TLS records on their way out, 4 = output being
+ * put together for clients. */
 char *loop_scratch(struct loop *loop, int which);
-enum { LOOP_SCRATCH_COUNT = 4 };
+enum { LOOP_SCRATCH_COUNT = 5 };
 
 /* Chunks for backlogs of this loop's streams. */
 struct bufq_pool *loop_pool(struct loop *loop);

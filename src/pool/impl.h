@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* The objects of one worker, for the files of this folder only; others use
+ * shard.h. Everything here belongs to the worker's thread.
+ *
+ *   shard   all that one worker has
+ *   pool    its part of a pool (a database and a user)
+ *   client  a session from a driver
+ *   server  a connection to PostgreSQL
+ *   link    client->server and server->client, set together by link.c
+ */
+#ifndef POOL_IMPL_H
+#define POOL_IMPL_H
+
+#include "net/resolve.h"
+#include "net/stream.h"
+#include "net/tls_conf.h"
+#include "pg/pg_params.h"
+#include "pg/pg_track.h"
+#include "pg/pg_write.h"
+#include "pool/outv.h"
+#include "pool/shard.h"
+#include "pool/shared.h"
+#include "pool/statement.h"
+
+/* Bytes kept of an input until they can be acted on. Empty: no memory. */
+struct inbuf {
+    char *p;
+    uint32_t n, cap;
+};
+
+NODISCARD int inbuf_append(struct inbuf *b, const char *p, size_t n);
+void inbuf_drop(struct inbuf *b, size_t n); /* from the front */
+void inbuf_clear(struct inbuf *b);
+
+enum {
+    HOLD_BYTES = 65536,        /* a client that waits is read up to this */
+    CANCEL_KEY_SIZE = 32,      /* of a protocol 3.2 key */
+    REPLY_HELD_MAX = 65536,    /* a reply looked at whole; longer ones stream */
+    PARSE_HELD_MAX = 64 << 20, /* text of a named prepared statement */
+    NAMES_MAX = 8192,          /* portal and statement name of one Bind */
+};
+
+/* ---------------------------------------------------------------- client */
+
+enum client_state {
+    CLIENT_LOGIN,   /* until ReadyForQuery was sent */
+    CLIENT_IDLE,    /* no server */
+    CLIENT_WAITING, /* for a server */
+    CLIENT_ACTIVE,  /* linked */
+    CLIENT_CONSOLE, /* talks to ourselves */
+    CLIENT_CANCEL,  /* delivers a CancelRequest */
+    CLIENT_CLOSED,
+};
+
+enum body_mode {
+    BODY_FORWARD, /* the rest of the message goes on to the peer */
+    BODY_DISCARD,
+};
+
+struct client_login; /* client_login.c; only while logging in */
+struct client_map;   /* prepared.c: names of prepared statements */
+
+struct client {
+    struct list node_all;  /* in shard.clients */
+    struct list node_pool; /* in pool.waiting */
+    struct shard *shard;
+    struct pool *pool; /* NULL before the login knows it; console */
+    struct stream *stream;
+    struct server *server; /* the link */
+    struct client_login *login;
+    struct client_map *map;
+    struct statement *unnamed; /* its last Parse without a name */
+    const struct pg_params *params;
+    struct db_rec *db;
+    struct user_rec *user; /* who logged in */
+    void *console;         /* the console's state of this session */
+    struct inbuf in;
+    uint32_t body_left;   /* of a message that is streamed */
+    uint8_t state;        /* enum client_state */
+    uint8_t body_mode;    /* enum body_mode */
+    uint8_t minor;        /* protocol 3.x */
+    bool is_stalled;      /* waits for replies before it goes on */
+    bool has_big_unnamed; /* its unnamed Parse was too large to keep */
+    bool is_admin;        /* console: may change things */
+    bool is_replication;
+    bool is_registered; /* counted in db, user and shared */
+    bool wants_close;   /* after what it sent is answered */
+    bool is_notified;   /* query_wait_notify was sent */
+    uint8_t key_n;
+    uint8_t key[4 + CANCEL_KEY_SIZE]; /* pid and key */
+    uint32_t unnamed_seq;
+    uint64_t id;
+    int64_t connect_us, request_us; /* request: of its last activity */
+    int64_t wait_us;                /* since when it waits */
+    int64_t query_us, xact_us;      /* since when they run; 0: none */
+    struct client *next_key;        /* in the bucket of shard.keys */
+};
+
+/* ---------------------------------------------------------------- server */
+
+enum server_state {
+    SERVER_LOGIN,
+    SERVER_IDLE,
+    SERVER_USED,     /* idle for so long that it is tested before use */
+    SERVER_TESTED,   /* check or reset query running */
+    SERVER_ACTIVE,   /* linked */
+    SERVER_CANCELED, /* free, but a cancel may still be on its way to it */
+    SERVER_CLOSED,
+    SERVER_STATES,
+};
+
+/* A query of our own that runs on a server. */
+enum server_job {
+    JOB_NONE,
+    JOB_SET,     /* the client's settings, before its first message */
+    JOB_RESET,   /* server_reset_query */
+    JOB_CHECK,   /* server_check_query */
+    JOB_CONNECT, /* connect_query */
+    JOB_AUTH,    /* auth_query, for a client that logs in */
+};
+
+struct server_login; /* server_login.c */
+struct server_stmt;  /* prepared.c */
+
+struct server {
+    struct list node; /* in pool.servers[state] */
+    struct pool *pool;
+    struct stream *stream;
+    struct client *client; /* the link */
+    struct server_login *login;
+    const struct pg_params *params;
+    struct pg_track track;
+    struct inbuf in;
+    uint32_t body_left;
+    uint8_t state;     /* enum server_state */
+    uint8_t body_mode; /* enum body_mode */
+    uint8_t job;       /* enum server_job */
+    bool job_failed, job_ended;
+    bool said_fatal;        /* FATAL was passed on: nothing more need be said */
+    bool needs_close;       /* once it is released */
+    bool needs_reset;       /* server_reset_query before the next client */
+    bool has_barrier_bound; /* a Bind of DEALLOCATE or DISCARD is open */
+    bool is_reserve;        /* above pool_size */
+    bool has_unflushed;     /* sent something that asks for no reply yet */
+    bool is_replication;
+    struct server_stmt *stmts; /* by statement */
+    struct list lru;           /* of stmts, the latest first */
+    unsigned n_stmts;
+    struct statement *unnamed;
+    uint64_t big_unnamed_of; /* client id: whose unnamed Parse was not kept */
+    uint32_t unnamed_seq;
+    uint32_t n_cancels; /* CancelRequests on their way to this server */
+    uint32_t pid;
+    uint8_t key_n, key[PG_CANCEL_KEY_MAX];
+    uint64_t id;
+    unsigned epoch; /* shared.server_epoch when it was opened */
+    int64_t connect_us;
+    int64_t request_us; /* linked since, or last used */
+    struct addr at;     /* where it is connected */
+    char *job_error;    /* text of the error of a job */
+    struct task move;   /* lend.c */
+    int move_to;
+};
+
+/* ------------------------------------------------------------------ pool */
+
+struct pool {
+    struct list node; /* in shard.pools */
+    struct pool_rec *rec;
+    struct shard *shard;
+    const struct conf_db *cdb;     /* of shard.conf; NULL: line is gone */
+    const struct conf_user *cuser; /* NULL: no line */
+    enum conf_pool_mode mode;
+    bool tracks_statements;
+    struct list servers[SERVER_STATES];
+    int n_servers[SERVER_STATES];
+    struct list waiting;
+    int n_waiting, n_clients, n_active;
+    int n_login_waiting; /* clients whose login needs a server's settings */
+    struct list login_waiting;
+    unsigned next_host; /* round robin */
+    int64_t lifetime_spread_us;
+    struct pool_stats stats;
+    struct task dispatch; /* pool_dispatch() from the loop */
+    struct list cancels;  /* waiting for their turn */
+    int n_cancels;
+};
+
+/* ----------------------------------------------------------------- shard */
+
+enum { KEY_BUCKETS = 4096 };
+
+struct shard {
+    int index;
+    struct shared *shared;
+    struct loop *loop;
+    struct conf *conf; /* a reference */
+    struct list pools, clients;
+    int n_clients;
+    struct tls_ctx *client_tls, *server_tls;
+    struct resolver *resolver;
+    struct auth_cache *auth_cache;
+    struct timer tick;
+    struct statement_cache statements;
+    struct client *keys[KEY_BUCKETS];
+    const struct console_ops *console;
+    struct pgbuf text; /* for putting messages together */
+    bool is_draining;  /* close clients as they become idle */
+    bool is_suspended;
+    shard_idle_cb on_empty;
+    uint64_t n_lent, n_borrowed;
+    struct list host_counts; /* limits.c */
+};
+
+static inline int64_t shard_now(const struct shard *sh)
+{
+    return loop_now_us(sh->loop);
+}
+
+/* ------------------------------------------------------ client.c,
+ * client_login.c */
+
+void client_set_state(struct client *c, enum client_state to);
+
+/* Ends the session: ErrorResponse (unless sqlstate is NULL), one log line, the
+ * server closed or released. c is dead when it returns; its memory goes at the
+ * end of the turn. */
+void client_close(struct client *c, const char *sqlstate, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+
+/* Same without an ErrorResponse. */
+void client_drop(struct client *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+/* Terminate or end of input: ends the session once what it asked for has been
+ * answered, at once when nothing is outstanding. */
+void client_finish(struct client *c, const char *why);
+
+/* "C-0x..: db/user@addr" for log lines; buf is returned. */
+enum { CLIENT_NAME_MAX = 320 };
+const char *client_name(const struct client *c, char buf[CLIENT_NAME_MAX]);
+
+/* Reads or stops reading, according to the backlogs. */
+void client_update_flow(struct client *c);
+
+/* Reads held input again, now that something it waited for has happened. */
+void client_go_on(struct client *c);
+
+void client_login_data(struct client *c, const char *p, size_t n);
+void client_login_free(struct client *c);
+/* The pool's settings are known, or the reason why not. */
+void client_login_welcome(struct client *c);
+void client_login_refuse(struct client *c, const char *sqlstate,
+                         const char *text);
+/* A server for auth_query was assigned, said something, or was lost. */
+void client_login_query_start(struct client *c);
+void client_login_query_reply(struct client *c, char type, struct slice body);
+void client_login_query_done(struct client *c);
+bool client_login_runs_query(const struct client *c);
+int64_t client_login_deadline_us(const struct client *c);
+
+/* ------------------------------------------------------ server.c,
+ * server_login.c */
+
+void server_set_state(struct server *s, enum server_state to);
+
+/* Opens a connection whose place in the budget was taken by the caller. */
+void server_open(struct pool *pool, struct client *for_replication);
+
+/* Closes: unlinks (the client, if any, is closed with an error naming the
+ * reason), gives the place back. Memory goes at the end of the turn. */
+void server_close(struct server *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+
+enum { SERVER_NAME_MAX = 320 };
+const char *server_name(const struct server *s, char buf[SERVER_NAME_MAX]);
+
+void server_update_flow(struct server *s);
+
+/* Runs a query of ours; server_job_done() (server.c) follows its end. */
+void server_run_job(struct server *s, enum server_job job, struct slice sql);
+void server_job_done(struct server *s);
+
+/* The login, up to the first ReadyForQuery. */
+void server_login_start(struct server *s);
+void server_login_data(struct server *s, const char *p, size_t n);
+void server_login_free(struct server *s);
+extern const struct stream_handler server_handler;
+
+/* ------------------------------------------------------------------ link.c */
+
+void link_attach(struct client *c, struct server *s);
+/* Both go on without each other. */
+void link_detach(struct client *c);
+
+void link_from_client(struct client *c, const char *p, size_t n);
+void link_from_server(struct server *s, const char *p, size_t n);
+
+/* Gives the server back if it is free and its mode says so. */
+void link_release_if_idle(struct server *s);
+
+/* A ParameterStatus for the server's settings. */
+void link_note_parameter(struct server *s, struct slice body,
+                         bool *is_news_for_client);
+
+/* -------------------------------------------------------------- prepared.c */
+
+enum step {
+    STEP_DONE,   /* the message, or its beginning, was dealt with */
+    STEP_MORE,   /* more of it must be there */
+    STEP_HOLD,   /* wait: for a server, for a reply */
+    STEP_CLOSED, /* the client is gone */
+};
+
+struct message_in {
+    const char *p; /* at the type byte */
+    size_t have;   /* bytes at p */
+    size_t total;  /* of the message */
+    size_t used;   /* out: bytes of it dealt with */
+};
+
+enum step prepared_parse(struct client *c, struct outv *o,
+                         struct message_in *m);
+enum step prepared_bind(struct client *c, struct outv *o, struct message_in *m);
+enum step prepared_describe(struct client *c, struct outv *o,
+                            struct message_in *m);
+enum step prepared_close(struct client *c, struct outv *o,
+                         struct message_in *m);
+
+/* A simple Query goes out: it drops the unnamed statement. */
+void prepared_note_query(struct client *c, struct server *s);
+
+/* Same for a query of ours, which no client sees. */
+void prepared_note_own_query(struct server *s);
+
+enum outcome { OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_SKIPPED };
+
+/* An entry of the track was answered, failed, or is skipped. c may be NULL. */
+void prepared_settle(struct client *c, struct server *s,
+                     const struct track_entry *e, enum outcome how);
+
+/* The server forgot all (DISCARD ALL, DEALLOCATE ALL); so does the client if
+ * it asked for it. */
+void prepared_forget_all(struct client *c, struct server *s);
+
+/* An error told about the statement of e: puts the client's name for it in
+ * place of ours, or notes that it must be prepared anew. Returns true when
+ * out was filled with another ErrorResponse. */
+bool prepared_fix_error(struct client *c, struct server *s,
+                        const struct track_entry *e, struct slice body,
+                        struct pgbuf *out);
+
+void prepared_free_client(struct client *c);
+void prepared_free_server(struct server *s);
+int prepared_count_client(const struct client *c);
+
+/* ------------------------------------------------------------------ pool.c */
+
+struct pool *pool_get(struct shard *sh, struct db_rec *db,
+                      struct user_rec *user);
+void pool_refresh(struct pool *p); /* after a new configuration */
+
+/* Links c with a server or lets it wait; true when it is linked and may send.
+ */
+bool pool_want_server(struct client *c);
+void pool_stop_waiting(struct client *c);
+
+/* s has no client and nothing outstanding: cleaned, tested, lent or idle. */
+void pool_give_server(struct server *s);
+
+/* Serves those who wait, opens servers when that is needed. */
+void pool_dispatch(struct pool *p);
+void pool_dispatch_later(struct pool *p);
+
+/* The place of a closed server is free: whoever waits for one may open. */
+void pool_budget_freed(struct shard *sh);
+
+/* The pool cannot get servers: whoever cannot wait is told. */
+void pool_server_failed(struct pool *p, const char *sqlstate, const char *text);
+/* A server logged in: its settings, if they are the first. */
+void pool_server_came(struct pool *p, const struct pg_params *welcome);
+
+bool pool_is_paused(const struct pool *p);
+int pool_count_servers(const struct pool *p);
+void pool_publish(struct pool *p);
+
+/* ------------------------------------------------------------------ lend.c */
+
+/* Another worker's client has waited longer: s goes there. True when it did. */
+bool lend_if_wanted(struct server *s);
+/* c begins to wait: asks the workers that hold an idle server. True when one
+ * was asked. */
+bool lend_ask(struct pool *p);
+void lend_wake_all(struct shard *sh);
+bool lend_evict(struct pool *p, enum budget_verdict why);
+
+/* ---------------------------------------------------------------- cancel.c */
+
+void cancel_make_key(struct client *c);
+void cancel_register(struct client *c);
+void cancel_unregister(struct client *c);
+/* c sent a CancelRequest. */
+void cancel_request(struct client *c, uint32_t pid, struct slice key);
+/* c, a requester, is going away. */
+void cancel_requester_gone(struct client *c);
+
+/* --------------------------------------------------------------- janitor.c */
+
+void janitor_start(struct shard *sh);
+
+/* ---------------------------------------------------------------- limits.c */
+
+/* One more connection from this address; false when it has too many. */
+bool limits_host_enter(struct shard *sh, const struct addr *peer);
+
+#endif

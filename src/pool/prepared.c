@@ -1,0 +1,837 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* Prepared statements of the protocol in transaction and statement mode.
+ *
+ * A client's name stands for a text of the registry (statement.h). On a server
+ * that text is prepared under a name of ours, PGBRAID_<number>, when it is
+ * first needed there, and stays for whoever uses it next; the least recently
+ * used beyond max_prepared_statements are closed. Of Parse, Bind, Describe and
+ * Close only the name is changed; a Parse of what the server has already is not
+ * sent, its ParseComplete is ours.
+ *
+ * Requests are sent before earlier ones are answered, so a name may rest on a
+ * Parse that fails later. Within one batch (up to a Sync) that is harmless: the
+ * server then skips what follows. Across batches we wait (STEP_HOLD) until the
+ * name is settled; likewise behind a query that may drop all statements.
+ *
+ * The unnamed statement: the text of a client's last unnamed Parse is kept, and
+ * prepared again before a Bind that meets a server where another one is. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "pg/pg_error.h"
+#include "pg/pg_read.h"
+#include "pool/impl.h"
+
+#define SERVER_PREFIX "PGBRAID_"
+
+enum {
+    SERVER_STMT_NAME_MAX = 24,
+    UNNAMED_HELD_MAX = 65536, /* a longer unnamed Parse is not kept */
+};
+
+/* In server.big_unnamed_of: some client's, or none; not known after an error.
+ */
+#define UNNAMED_UNKNOWN UINT64_MAX
+
+/* A client's name. Lives while it means a statement or the track names it. */
+struct client_stmt {
+    UT_hash_handle hh;
+    struct statement *statement; /* NULL: closed */
+    uint32_t n_pending;          /* Parse and Close of it not answered yet */
+    uint32_t n_uses;             /* other entries of the track that name it */
+    uint32_t epoch;              /* of the latest of them */
+    uint8_t n;
+    char name[PG_NAME_MAX + 1];
+};
+
+struct client_map {
+    struct client_stmt *names;
+    int count;
+};
+
+/* A statement prepared on a server. */
+struct server_stmt {
+    UT_hash_handle hh;
+    struct list node;            /* in server.lru */
+    struct statement *statement; /* the key; a reference */
+    uint32_t generation;
+    uint32_t epoch;    /* when its Parse was sent */
+    bool is_confirmed; /* ParseComplete came */
+};
+
+/* ----------------------------------------------------------- client names */
+
+/* PostgreSQL cuts the name at NAMEDATALEN - 1. */
+static struct slice cut_name(struct slice name)
+{
+    return slice_of(name.p, MIN(name.n, (size_t)PG_NAME_MAX));
+}
+
+static struct client_stmt *name_find(struct client *c, struct slice name)
+{
+    struct client_stmt *k = NULL;
+    name = cut_name(name);
+    if (c->map)
+        HASH_FIND(hh, c->map->names, name.p, name.n, k);
+    return k;
+}
+
+static struct client_stmt *name_add(struct client *c, struct slice name)
+{
+    struct client_stmt *k = mem_new(sizeof *k);
+    name = cut_name(name);
+    if (!c->map)
+        c->map = mem_new(sizeof *c->map);
+    memcpy(k->name, name.p, name.n);
+    k->n = (uint8_t)name.n;
+    HASH_ADD(hh, c->map->names, name[0], k->n, k);
+    return k;
+}
+
+static void name_drop_if_unused(struct client *c, struct client_stmt *k)
+{
+    if (k->statement || k->n_pending || k->n_uses)
+        return;
+    HASH_DEL(c->map->names, k);
+    free(k);
+}
+
+static void name_set(struct client *c, struct client_stmt *k,
+                     struct statement *s)
+{
+    c->map->count += (s != NULL) - (k->statement != NULL);
+    statement_unref(k->statement);
+    k->statement = s;
+}
+
+void prepared_free_client(struct client *c)
+{
+    statement_unref(c->unnamed);
+    c->unnamed = NULL;
+    if (!c->map)
+        return;
+    struct client_stmt *k, *next;
+    HASH_ITER(hh, c->map->names, k, next)
+    {
+        HASH_DEL(c->map->names, k);
+        statement_unref(k->statement);
+        free(k);
+    }
+    free(c->map);
+    c->map = NULL;
+}
+
+int prepared_count_client(const struct client *c)
+{
+    return c->map ? c->map->count : 0;
+}
+
+/* ------------------------------------------------------ server statements */
+
+static size_t server_stmt_name(const struct statement *st,
+                               char name[SERVER_STMT_NAME_MAX])
+{
+    return (size_t)snprintf(name, SERVER_STMT_NAME_MAX, SERVER_PREFIX "%u",
+                            st->id);
+}
+
+static struct server_stmt *have(struct server *s, const struct statement *st)
+{
+    struct server_stmt *k;
+    HASH_FIND_PTR(s->stmts, &st, k);
+    return k;
+}
+
+static void forget(struct server *s, struct server_stmt *k)
+{
+    HASH_DEL(s->stmts, k);
+    list_remove(&k->node);
+    s->n_stmts--;
+    statement_unref(k->statement);
+    free(k);
+}
+
+static void forget_named(struct server *s)
+{
+    struct server_stmt *k, *next;
+    HASH_ITER(hh, s->stmts, k, next)
+    {
+        forget(s, k);
+    }
+}
+
+void prepared_note_own_query(struct server *s)
+{
+    statement_unref(s->unnamed);
+    s->unnamed = NULL;
+    s->big_unnamed_of = 0;
+}
+
+void prepared_free_server(struct server *s)
+{
+    forget_named(s);
+    prepared_note_own_query(s);
+}
+
+/* The unnamed statement is not among what these commands drop. */
+void prepared_forget_all(struct client *c, struct server *s)
+{
+    forget_named(s);
+    if (!c || !c->map)
+        return;
+    struct client_stmt *k, *next;
+    HASH_ITER(hh, c->map->names, k, next)
+    {
+        name_set(c, k, NULL);
+        name_drop_if_unused(c, k);
+    }
+}
+
+static void push(struct server *s, enum track_kind kind, unsigned flags,
+                 void *tag, void *extra, bool *expected)
+{
+    *expected =
+        pg_track_push(&s->track, (struct track_entry){.kind = (uint8_t)kind,
+                                                      .flags = (uint8_t)flags,
+                                                      .tag = tag,
+                                                      .extra = extra});
+}
+
+/* Close of one of our names, unseen by the client; st goes with the entry, to
+ * be remembered again if the server skips it. NULL: the unnamed statement. */
+static void send_close(struct server *s, struct outv *o, struct slice name,
+                       struct statement *st)
+{
+    char head[PG_HEADER_SIZE + 1] = {PG_MSG_CLOSE,       0, 0, 0, 0,
+                                     PG_TARGET_STATEMENT};
+    bool expected;
+    pg_set_u32(head + 1, (uint32_t)(4 + 1 + name.n + 1));
+    outv_copy(o, head, sizeof head);
+    outv_copy(o, name.p, name.n);
+    outv_copy(o, "", 1);
+    push(s, TRACK_CLOSE, TRACK_OURS, NULL, statement_ref(st), &expected);
+    if (!expected)
+        statement_unref(st);
+}
+
+/* Parse of a statement of the registry, which outlives the flush. */
+static void send_parse(struct outv *o, struct slice name,
+                       const struct statement *st)
+{
+    char head[PG_HEADER_SIZE] = {PG_MSG_PARSE};
+    pg_set_u32(head + 1, (uint32_t)(4 + name.n + 1 + st->body_n));
+    outv_copy(o, head, sizeof head);
+    outv_copy(o, name.p, name.n);
+    outv_copy(o, "", 1);
+    outv_span(o, st->body, st->body_n);
+}
+
+static void make_room(struct client *c, struct server *s, struct outv *o)
+{
+    unsigned max = (unsigned)c->shard->conf->max_prepared_statements;
+    while (s->n_stmts >= max && s->n_stmts) {
+        char name[SERVER_STMT_NAME_MAX];
+        struct server_stmt *k =
+            list_entry(list_last(&s->lru), struct server_stmt, node);
+        size_t n = server_stmt_name(k->statement, name);
+        send_close(s, o, slice_of(name, n), k->statement);
+        forget(s, k);
+    }
+}
+
+/* What is prepared there can be used by a request sent now: it is confirmed, or
+ * its Parse is of the same batch and so shares this request's fate. */
+static bool is_usable(const struct server *s, const struct server_stmt *k)
+{
+    return k->generation == atomic_load_explicit(&k->statement->generation,
+                                                 memory_order_relaxed) &&
+           (k->is_confirmed || k->epoch == s->track.epoch);
+}
+
+static struct server_stmt *remember(struct server *s, struct statement *st)
+{
+    struct server_stmt *k = mem_new(sizeof *k);
+    k->statement = statement_ref(st);
+    k->generation = st->generation;
+    k->epoch = s->track.epoch;
+    HASH_ADD_PTR(s->stmts, statement, k);
+    list_init(&k->node);
+    list_push_front(&s->lru, &k->node);
+    s->n_stmts++;
+    return k;
+}
+
+/* Makes s have st before what is sent next. client_parse: its Parse is the
+ * client's own, whose name is tag; returns whether one had to be sent. */
+static bool ensure(struct client *c, struct outv *o, struct statement *st,
+                   struct client_stmt *client_parse)
+{
+    struct server *s = c->server;
+    struct server_stmt *k = have(s, st);
+    char name[SERVER_STMT_NAME_MAX];
+    size_t n = server_stmt_name(st, name);
+    bool expected;
+    if (k && is_usable(s, k)) {
+        list_remove(&k->node);
+        list_push_front(&s->lru, &k->node);
+        return false;
+    }
+    if (k) {
+        send_close(s, o, slice_of(name, n), st);
+        forget(s, k);
+    } else {
+        make_room(c, s, o);
+    }
+    send_parse(o, slice_of(name, n), st);
+    c->pool->stats.server_parse_count++;
+    push(s, TRACK_PARSE, client_parse ? 0 : TRACK_OURS, client_parse,
+         statement_ref(st), &expected);
+    if (expected)
+        remember(s, st);
+    else
+        statement_unref(st);
+    return true;
+}
+
+/* ---------------------------------------------------------------- settling */
+
+static void settle_unnamed_parse(struct client *c, struct server *s,
+                                 const struct track_entry *e, enum outcome how)
+{
+    struct statement *now = e->extra, *was = e->tag;
+    if (how != OUTCOME_DONE) {
+        /* Skipped: what it replaced is still there. Failed: PostgreSQL has
+         * dropped that first. Later Parses have replaced ours. */
+        if (s->unnamed == now) {
+            statement_unref(s->unnamed);
+            s->unnamed = NULL;
+            s->big_unnamed_of = UNNAMED_UNKNOWN;
+        }
+        if (c && c->unnamed == now) {
+            statement_unref(c->unnamed);
+            c->unnamed = how == OUTCOME_SKIPPED ? statement_ref(was) : NULL;
+        }
+    }
+    statement_unref(now);
+    statement_unref(was);
+}
+
+static void settle_parse(struct client *c, struct server *s,
+                         const struct track_entry *e, enum outcome how)
+{
+    struct client_stmt *k = e->tag;
+    struct statement *st = e->extra;
+    if (e->flags & TRACK_UNNAMED) {
+        settle_unnamed_parse(c, s, e, how);
+        return;
+    }
+    struct server_stmt *h = st ? have(s, st) : NULL;
+    if (h && !(e->flags & (TRACK_VIRTUAL | TRACK_DUP)) &&
+        h->epoch == e->epoch && !h->is_confirmed) {
+        if (how == OUTCOME_DONE)
+            h->is_confirmed = true;
+        else
+            forget(s, h);
+    }
+    statement_unref(st);
+    if (!k || !c)
+        return;
+    k->n_pending--;
+    if (how != OUTCOME_DONE && !(e->flags & TRACK_DUP))
+        name_set(c, k, NULL);
+    name_drop_if_unused(c, k);
+}
+
+/* A statement that was to make room, or to be prepared anew, is still there:
+ * its next use closes it first. */
+static void undo_own_close(struct server *s, struct statement *st)
+{
+    if (have(s, st))
+        return;
+    struct server_stmt *h = remember(s, st);
+    h->is_confirmed = true;
+    h->generation--;
+}
+
+static void settle_close(struct client *c, struct server *s,
+                         const struct track_entry *e, enum outcome how)
+{
+    struct client_stmt *k = e->tag;
+    struct statement *was = e->extra;
+    if ((e->flags & TRACK_OURS) && how != OUTCOME_DONE)
+        undo_own_close(s, was);
+    if (k && c) {
+        k->n_pending--;
+        if (how != OUTCOME_DONE) {
+            name_set(c, k, was);
+            was = NULL;
+        }
+        name_drop_if_unused(c, k);
+    }
+    statement_unref(was);
+}
+
+static void settle_use(struct client *c, const struct track_entry *e)
+{
+    struct client_stmt *k = e->tag;
+    statement_unref(e->extra);
+    if (!k || !c)
+        return;
+    k->n_uses--;
+    name_drop_if_unused(c, k);
+}
+
+void prepared_settle(struct client *c, struct server *s,
+                     const struct track_entry *e, enum outcome how)
+{
+    switch (e->kind) {
+    case TRACK_PARSE:
+        if (e->extra || e->tag)
+            settle_parse(c, s, e, how);
+        break;
+    case TRACK_CLOSE:
+        if (e->extra || e->tag)
+            settle_close(c, s, e, how);
+        break;
+    case TRACK_BIND:
+    case TRACK_DESCRIBE:
+        settle_use(c, e);
+        break;
+    default:
+        break;
+    }
+}
+
+/* ---------------------------------------------------------------- messages */
+
+static enum step broken(struct client *c, const char *what)
+{
+    client_close(c, "08P01", "invalid %s message", what);
+    return STEP_CLOSED;
+}
+
+static enum step pass_on(struct client *c, struct outv *o, struct message_in *m)
+{
+    m->used = m->have;
+    outv_span(o, m->p, m->have);
+    c->body_left = (uint32_t)(m->total - m->have);
+    c->body_mode = BODY_FORWARD;
+    return STEP_DONE;
+}
+
+/* Waits when the name rests on a request of an earlier batch, or when all
+ * statements may be about to go. */
+static bool must_wait(const struct server *s, const struct client_stmt *k)
+{
+    return s->track.n_barriers > 0 ||
+           (k && k->n_pending && k->epoch != s->track.epoch);
+}
+
+static void touch(struct client_stmt *k, const struct server *s)
+{
+    k->n_pending++;
+    k->epoch = s->track.epoch;
+}
+
+/* An unnamed Parse that is too long to be kept: it is good for this server
+ * only, as long as the client stays linked. */
+static enum step parse_unnamed_big(struct client *c, struct outv *o,
+                                   struct message_in *m)
+{
+    struct server *s = c->server;
+    bool expected;
+    statement_unref(c->unnamed);
+    statement_unref(s->unnamed);
+    c->unnamed = s->unnamed = NULL;
+    c->has_big_unnamed = true;
+    s->big_unnamed_of = c->id;
+    push(s, TRACK_PARSE, 0, NULL, NULL, &expected);
+    return pass_on(c, o, m);
+}
+
+static enum step parse_unnamed(struct client *c, struct outv *o,
+                               struct message_in *m)
+{
+    struct server *s = c->server;
+    c->pool->stats.client_parse_count++;
+    c->pool->stats.server_parse_count++;
+    struct slice body =
+        slice_of(m->p + PG_HEADER_SIZE + 1, m->total - PG_HEADER_SIZE - 1);
+    struct statement *st = statement_cache_get(&c->shard->statements, body);
+    bool expected;
+    if (!st)
+        return parse_unnamed_big(c, o, m);
+    push(s, TRACK_PARSE, TRACK_UNNAMED, c->unnamed, st, &expected);
+    if (!expected) { /* skipped by the server */
+        statement_unref(st);
+        return pass_on(c, o, m);
+    }
+    /* c->unnamed's reference went into the entry. */
+    c->unnamed = statement_ref(st);
+    c->has_big_unnamed = false;
+    statement_unref(s->unnamed);
+    s->unnamed = statement_ref(st);
+    s->big_unnamed_of = 0;
+    return pass_on(c, o, m);
+}
+
+/* The name is taken: PostgreSQL must say so, at the right place and with its
+ * effect on the transaction; a Parse of what the server has provokes it, and
+ * prepared_fix_error() puts the client's name into its text. */
+static void parse_taken(struct client *c, struct outv *o, struct client_stmt *k)
+{
+    struct server *s = c->server;
+    char name[SERVER_STMT_NAME_MAX];
+    bool expected;
+    (void)ensure(c, o, k->statement, NULL);
+    send_parse(o, slice_of(name, server_stmt_name(k->statement, name)),
+               k->statement);
+    touch(k, s);
+    push(s, TRACK_PARSE, TRACK_DUP, k, statement_ref(k->statement), &expected);
+    if (!expected) {
+        statement_unref(k->statement);
+        k->n_pending--;
+    }
+}
+
+static enum step parse_named(struct client *c, struct outv *o,
+                             struct slice name, struct slice body)
+{
+    struct server *s = c->server;
+    struct client_stmt *k = name_find(c, name);
+    bool expected = true;
+    if (must_wait(s, k))
+        return STEP_HOLD;
+    c->pool->stats.client_parse_count++;
+    if (k && k->statement) {
+        parse_taken(c, o, k);
+        return STEP_DONE;
+    }
+    struct statement *st = statement_cache_get(&c->shard->statements, body);
+    if (!st) {
+        client_close(c, "53200", "out of memory for a prepared statement");
+        return STEP_CLOSED;
+    }
+    if (!k)
+        k = name_add(c, name);
+    name_set(c, k, statement_ref(st));
+    touch(k, s);
+    if (!ensure(c, o, st, k))
+        push(s, TRACK_PARSE, TRACK_VIRTUAL, k, statement_ref(st), &expected);
+    if (!expected) {
+        statement_unref(st);
+        k->n_pending--;
+        name_set(c, k, NULL);
+        name_drop_if_unused(c, k);
+    }
+    statement_unref(st);
+    return STEP_DONE;
+}
+
+enum step prepared_parse(struct client *c, struct outv *o, struct message_in *m)
+{
+    size_t n = m->have - PG_HEADER_SIZE;
+    const char *name = m->p + PG_HEADER_SIZE;
+    if (m->have == m->total && n < 1)
+        return broken(c, "Parse");
+    if (n >= 1 && name[0] == 0) {
+        if (m->total > UNNAMED_HELD_MAX && m->have < m->total)
+            return parse_unnamed_big(c, o, m);
+        return m->have < m->total ? STEP_MORE : parse_unnamed(c, o, m);
+    }
+    if (m->total > PARSE_HELD_MAX) {
+        client_close(c, "54000",
+                     "named prepared statement of %zu bytes: more than %d "
+                     "cannot be tracked; use an unnamed one or pool_mode "
+                     "session",
+                     m->total, (int)PARSE_HELD_MAX);
+        return STEP_CLOSED;
+    }
+    if (m->have < m->total)
+        return STEP_MORE;
+    struct pgread r = pgread_of(slice_of(name, n));
+    struct slice nm = pgread_cstr(&r);
+    struct slice body = pgread_rest(&r);
+    if (r.bad || !memchr(body.p, 0, body.n))
+        return broken(c, "Parse");
+    m->used = m->total;
+    return parse_named(c, o, nm, body);
+}
+
+/* Before a message that uses the unnamed statement: the one on the server must
+ * be this client's, or none. */
+static void ensure_unnamed(struct client *c, struct outv *o)
+{
+    struct server *s = c->server;
+    bool expected;
+    if (c->unnamed == s->unnamed && !c->has_big_unnamed && !s->big_unnamed_of)
+        return;
+    if (c->has_big_unnamed && s->big_unnamed_of == c->id)
+        return;
+    if (c->unnamed) {
+        send_parse(o, slice_of("", 0), c->unnamed);
+        c->pool->stats.server_parse_count++;
+        push(s, TRACK_PARSE, TRACK_OURS | TRACK_UNNAMED,
+             statement_ref(c->unnamed), statement_ref(c->unnamed), &expected);
+        if (!expected) {
+            statement_unref(c->unnamed);
+            statement_unref(c->unnamed);
+            return;
+        }
+    } else {
+        send_close(s, o, slice_of("", 0), NULL);
+    }
+    statement_unref(s->unnamed);
+    s->unnamed = statement_ref(c->unnamed);
+    s->big_unnamed_of = 0;
+}
+
+/* A name that the client has not prepared by the protocol: perhaps by SQL, and
+ * if not, PostgreSQL says so. But it must not reach a name of ours. */
+static enum step pass_foreign(struct client *c, struct outv *o,
+                              struct message_in *m, struct slice before,
+                              struct slice name)
+{
+    if (name.n < sizeof SERVER_PREFIX - 1 ||
+        memcmp(name.p, SERVER_PREFIX, sizeof SERVER_PREFIX - 1))
+        return pass_on(c, o, m);
+    char head[PG_HEADER_SIZE];
+    memcpy(head, m->p, sizeof head);
+    pg_set_u32(head + 1, (uint32_t)(m->total - 1 + 1));
+    outv_copy(o, head, sizeof head);
+    outv_copy(o, before.p, before.n);
+    outv_copy(o, "?", 1);
+    outv_span(o, name.p, (size_t)(m->p + m->have - name.p));
+    m->used = m->have;
+    c->body_left = (uint32_t)(m->total - m->have);
+    c->body_mode = BODY_FORWARD;
+    return STEP_DONE;
+}
+
+/* Sends m with our name in place of name; before is what stands between header
+ * and name. */
+static enum step send_renamed(struct client *c, struct outv *o,
+                              struct message_in *m, struct slice before,
+                              struct slice name, const struct statement *st)
+{
+    char head[PG_HEADER_SIZE], ours[SERVER_STMT_NAME_MAX];
+    size_t n = server_stmt_name(st, ours);
+    memcpy(head, m->p, sizeof head);
+    pg_set_u32(head + 1, (uint32_t)(m->total - 1 - name.n + n));
+    outv_copy(o, head, sizeof head);
+    outv_copy(o, before.p, before.n);
+    outv_copy(o, ours, n);
+    const char *rest = name.p + name.n;
+    size_t left = (size_t)(m->p + m->have - rest);
+    if (left < 512)
+        outv_copy(o, rest, left);
+    else
+        outv_span(o, rest, left);
+    m->used = m->have;
+    c->body_left = (uint32_t)(m->total - m->have);
+    c->body_mode = BODY_FORWARD;
+    return STEP_DONE;
+}
+
+/* Bind or Describe of the statement called name. */
+static enum step use_statement(struct client *c, struct outv *o,
+                               struct message_in *m, enum track_kind kind,
+                               struct slice before, struct slice name)
+{
+    struct server *s = c->server;
+    struct client_stmt *k = NULL;
+    struct statement *st = c->unnamed;
+    bool expected;
+    if (name.n) {
+        k = name_find(c, name);
+        if (must_wait(s, k))
+            return STEP_HOLD;
+        st = k ? k->statement : NULL;
+        if (st)
+            (void)ensure(c, o, st, NULL);
+    } else {
+        ensure_unnamed(c, o);
+    }
+    if (st && st->is_barrier && kind == TRACK_BIND)
+        s->has_barrier_bound = true;
+    push(s, kind, 0, k, statement_ref(st), &expected);
+    if (!expected)
+        statement_unref(st);
+    else if (k)
+        k->n_uses++;
+    if (!name.n)
+        return pass_on(c, o, m);
+    if (!st)
+        return pass_foreign(c, o, m, before, name);
+    return send_renamed(c, o, m, before, name, st);
+}
+
+enum step prepared_bind(struct client *c, struct outv *o, struct message_in *m)
+{
+    const char *body = m->p + PG_HEADER_SIZE, *end = m->p + m->have;
+    const char *portal_end = memchr(body, 0, (size_t)(end - body));
+    const char *name = portal_end ? portal_end + 1 : end;
+    const char *name_end = memchr(name, 0, (size_t)(end - name));
+    if (!name_end) {
+        if (m->have == m->total || m->have > NAMES_MAX)
+            return broken(c, "Bind");
+        return STEP_MORE;
+    }
+    struct slice nm = slice_of(name, (size_t)(name_end - name));
+    if (nm.n > NAMES_MAX || name - body > NAMES_MAX)
+        return broken(c, "Bind");
+    enum step step = use_statement(c, o, m, TRACK_BIND,
+                                   slice_of(body, (size_t)(name - body)), nm);
+    if (step == STEP_DONE)
+        c->pool->stats.bind_count++;
+    return step;
+}
+
+/* Describe and Close: a letter, a name, nothing more. */
+static bool read_target(const struct message_in *m, char *target,
+                        struct slice *name)
+{
+    struct pgread r =
+        pgread_of(slice_of(m->p + PG_HEADER_SIZE, m->total - PG_HEADER_SIZE));
+    *target = (char)pgread_u8(&r);
+    *name = pgread_cstr(&r);
+    return pgread_done(&r);
+}
+
+enum step prepared_describe(struct client *c, struct outv *o,
+                            struct message_in *m)
+{
+    char target;
+    struct slice name;
+    bool expected;
+    if (m->have < m->total)
+        return STEP_MORE;
+    if (!read_target(m, &target, &name))
+        return broken(c, "Describe");
+    if (target == PG_TARGET_STATEMENT)
+        return use_statement(c, o, m, TRACK_DESCRIBE,
+                             slice_of(m->p + PG_HEADER_SIZE, 1), name);
+    push(c->server, TRACK_DESCRIBE, 0, NULL, NULL, &expected);
+    return pass_on(c, o, m);
+}
+
+static enum step close_unnamed(struct client *c, struct outv *o,
+                               struct message_in *m)
+{
+    struct server *s = c->server;
+    bool expected;
+    push(s, TRACK_CLOSE, 0, NULL, NULL, &expected);
+    if (expected) {
+        statement_unref(c->unnamed);
+        statement_unref(s->unnamed);
+        c->unnamed = s->unnamed = NULL;
+        c->has_big_unnamed = false;
+        s->big_unnamed_of = 0;
+    }
+    return pass_on(c, o, m);
+}
+
+enum step prepared_close(struct client *c, struct outv *o, struct message_in *m)
+{
+    struct server *s = c->server;
+    char target;
+    struct slice name;
+    bool expected;
+    if (m->have < m->total)
+        return STEP_MORE;
+    if (!read_target(m, &target, &name))
+        return broken(c, "Close");
+    if (target == PG_TARGET_STATEMENT && !name.n)
+        return close_unnamed(c, o, m);
+    struct client_stmt *k =
+        target == PG_TARGET_STATEMENT ? name_find(c, name) : NULL;
+    if (target == PG_TARGET_STATEMENT && must_wait(s, k))
+        return STEP_HOLD;
+    if (!k || !k->statement) {
+        push(s, TRACK_CLOSE, 0, NULL, NULL, &expected);
+        if (target == PG_TARGET_STATEMENT)
+            return pass_foreign(c, o, m, slice_of(m->p + PG_HEADER_SIZE, 1),
+                                name);
+        return pass_on(c, o, m);
+    }
+    m->used = m->total;
+    struct statement *was = statement_ref(k->statement);
+    touch(k, s);
+    name_set(c, k, NULL);
+    push(s, TRACK_CLOSE, TRACK_VIRTUAL, k, was, &expected);
+    if (!expected)
+        prepared_settle(
+            c, s,
+            &(struct track_entry){.kind = TRACK_CLOSE, .tag = k, .extra = was},
+            OUTCOME_SKIPPED);
+    return STEP_DONE;
+}
+
+void prepared_note_query(struct client *c, struct server *s)
+{
+    if (c->unnamed || c->has_big_unnamed) {
+        statement_unref(c->unnamed);
+        c->unnamed = NULL;
+        c->has_big_unnamed = false;
+    }
+    if (s->unnamed || s->big_unnamed_of)
+        prepared_note_own_query(s);
+}
+
+/* ------------------------------------------------------------------ errors */
+
+/* The ErrorResponse with `ours` replaced by `theirs` in its message field. */
+static bool replace_name(struct slice body, struct slice ours,
+                         struct slice theirs, struct pgbuf *out)
+{
+    bool found = false;
+    size_t at = pgbuf_begin(out, PG_MSG_ERROR);
+    struct pgread r = pgread_of(body);
+    for (uint8_t field = pgread_u8(&r); field && !r.bad;
+         field = pgread_u8(&r)) {
+        struct slice v = pgread_cstr(&r);
+        const char *hit =
+            field == 'M' ? memmem(v.p, v.n, ours.p, ours.n) : NULL;
+        pgbuf_put_u8(out, field);
+        if (!hit) {
+            pgbuf_put_string(out, v);
+            continue;
+        }
+        found = true;
+        pgbuf_put_bytes(out, v.p, (size_t)(hit - v.p));
+        pgbuf_put_bytes(out, theirs.p, theirs.n);
+        pgbuf_put_string(
+            out, slice_of(hit + ours.n, (size_t)(v.p + v.n - hit) - ours.n));
+    }
+    pgbuf_put_u8(out, 0);
+    pgbuf_end(out, at);
+    return found && !r.bad && !out->failed;
+}
+
+bool prepared_fix_error(struct client *c, struct server *s,
+                        const struct track_entry *e, struct slice body,
+                        struct pgbuf *out)
+{
+    struct pg_error x;
+    struct statement *st = e->extra;
+    struct client_stmt *k = e->tag;
+    if (!c || !st || (e->flags & TRACK_UNNAMED) || !pg_error_parse(body, &x))
+        return false;
+    if (e->kind == TRACK_BIND && k && pg_error_has_code(&x, "0A000")) {
+        /* "cached plan must not change result type": every server must
+         * prepare it anew, the next use does. */
+        atomic_fetch_add(&st->generation, 1);
+        return false;
+    }
+    if (!k ||
+        (!pg_error_has_code(&x, "26000") && !pg_error_has_code(&x, "42P05")))
+        return false;
+    struct server_stmt *h = have(s, st);
+    if (pg_error_has_code(&x, "26000") && h)
+        forget(s, h); /* the server lost it, whatever the reason */
+    char ours[SERVER_STMT_NAME_MAX];
+    size_t n = server_stmt_name(st, ours);
+    return replace_name(body, slice_of(ours, n), slice_of(k->name, k->n), out);
+}

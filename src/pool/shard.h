@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* Everything about clients and servers that one worker has, behind one handle.
+ * Made before its thread starts, then used by that thread only. */
+#ifndef POOL_SHARD_H
+#define POOL_SHARD_H
+
+#include "base/err.h"
+#include "base/slice.h"
+#include "conf/conf.h"
+#include "loop/loop.h"
+
+struct addr;
+struct client;
+struct pgbuf;
+struct pool_rec;
+struct shard;
+struct shared;
+
+struct pool_stats {
+    uint64_t xact_count, query_count, server_assignment_count;
+    uint64_t received, sent; /* bytes from and to clients */
+    uint64_t xact_time_us, query_time_us, wait_time_us;
+    uint64_t client_parse_count, server_parse_count, bind_count;
+    uint64_t client_login_count;
+};
+
+/* The console, which stands above this layer: a client that logs in to the
+ * database pgbouncer or pgbraid is handed to it. */
+struct console_ops {
+    /* The client is logged in; writes what it is greeted with to out. */
+    void (*start)(struct client *c);
+    /* A whole message. */
+    void (*message)(struct client *c, char type, struct slice body);
+    void (*end)(struct client *c);
+};
+
+/* The last client left a draining shard. */
+typedef void (*shard_idle_cb)(void *arg);
+
+struct tls_ctx;
+
+NODISCARD int shard_new(struct shard **out, struct shared *shared, int index,
+                        const struct console_ops *console, struct err *e);
+
+/* On the worker's thread, once: the loop it lives on. */
+NODISCARD int shard_start(struct shard *sh, struct loop *loop, struct err *e);
+
+/* Closes everything without a word; on the worker's thread. */
+void shard_stop(struct shard *sh);
+void shard_free(struct shard *sh);
+
+/* An accepted socket. */
+void shard_accept(struct shard *sh, int fd, const struct addr *peer);
+
+/* Takes the references. tls may be NULL: no TLS on that side. */
+void shard_set_conf(struct shard *sh, struct conf *conf,
+                    struct tls_ctx *client_tls, struct tls_ctx *server_tls);
+
+struct loop *shard_loop(const struct shard *sh);
+struct shared *shard_shared(const struct shard *sh);
+const struct conf *shard_conf(const struct shard *sh);
+int shard_index(const struct shard *sh);
+
+/* --- what the console does, on this worker's part --------------------- */
+
+void shard_resume_all(struct shard *sh); /* after RESUME, ENABLE */
+
+/* Drops the idle servers of a database (NULL: of all) that is paused. */
+void shard_drain_servers(struct shard *sh, const char *db);
+
+/* Servers in use by the database (NULL: all), for PAUSE to wait for. */
+int shard_busy_servers(const struct shard *sh, const char *db);
+
+/* Servers older than shared.server_epoch, of the database (NULL: all): closed
+ * now when idle, else once released. */
+void shard_reconnect(struct shard *sh, const char *db);
+
+/* KILL: closes all clients and servers of the database (NULL: of all). */
+void shard_kill(struct shard *sh, const char *db);
+bool shard_kill_client(struct shard *sh, uint64_t id);
+
+/* Clients are closed as they become idle; calls back when none is left. */
+void shard_drain_clients(struct shard *sh);
+int shard_count_clients(const struct shard *sh);
+int shard_count_servers(const struct shard *sh);
+
+/* --- looking at it, on the worker's thread ------------------------------ */
+
+struct pool_view {
+    const char *database, *user;
+    struct pool_rec *rec;
+    enum conf_pool_mode mode;
+    const struct conf_db *cdb;
+    int cl_active, cl_waiting, cl_active_cancel, cl_waiting_cancel;
+    int sv_active, sv_active_cancel, sv_being_canceled, sv_idle, sv_used,
+        sv_tested, sv_login;
+    int64_t maxwait_us;
+    struct pool_stats stats;
+};
+
+struct conn_view {
+    bool is_client;
+    const char *user, *database, *state, *replication;
+    int fd; /* -1: none; for addresses */
+    int64_t connect_age_us, request_age_us, wait_us; /* ages */
+    bool close_needed;
+    const void *ptr, *link;
+    uint32_t remote_pid; /* servers */
+    const char *tls;     /* "TLSv1.3/cipher" or "" */
+    char application_name[64];
+    int prepared_statements;
+    uint64_t id;
+};
+
+typedef void (*pool_view_cb)(void *arg, const struct pool_view *v);
+typedef void (*conn_view_cb)(void *arg, const struct conn_view *v);
+void shard_each_pool(struct shard *sh, pool_view_cb cb, void *arg);
+void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg);
+void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg);
+
+struct shard_counts {
+    int clients, login_clients, used_clients;
+    int pools, used_servers, free_servers;
+    uint64_t lent, borrowed;
+    size_t dns_names, dns_pending;
+};
+void shard_get_counts(struct shard *sh, struct shard_counts *out);
+
+/* --- a console session --------------------------------------------------- */
+
+void client_console_send(struct client *c, const struct pgbuf *b);
+void client_console_set(struct client *c, void *state);
+void *client_console_get(const struct client *c);
+struct shard *client_shard(const struct client *c);
+uint64_t client_id(const struct client *c);
+bool client_is_admin(const struct client *c);
+const char *client_user(const struct client *c);
+/* NULL when that client has gone meanwhile. */
+struct client *shard_find_client(struct shard *sh, uint64_t id);
+/* Ends the session without an error. */
+void client_console_end(struct client *c);
+
+#endif

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+#include "pool/shared.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/rand.h"
+
+struct shared *shared_new(struct conf *conf, int n_shards)
+{
+    struct shared *s = mem_new(sizeof *s);
+    must(n_shards > 0 && n_shards <= SHARDS_MAX);
+    s->n_shards = n_shards;
+    s->conf = conf;
+    pthread_mutex_init(&s->records_lock, NULL);
+    pthread_mutex_init(&s->budget_lock, NULL);
+    pthread_mutex_init(&s->conf_lock, NULL);
+    rand_bytes(s->process_key, sizeof s->process_key);
+    s->start_wall_us = clock_wall_us();
+    return s;
+}
+
+static void free_users(struct shared *s)
+{
+    HASH_CLEAR(hh, s->users);
+    while (s->user_list) {
+        struct user_rec *u = s->user_list;
+        s->user_list = u->next;
+        auth_keys_fini(&u->keys);
+        auth_secret_fini(&u->secret);
+        auth_secret_fini(&u->derived);
+        auth_secret_fini(&u->derived_from);
+        pthread_mutex_destroy(&u->lock);
+        free(u->name);
+        free(u);
+    }
+}
+
+void shared_free(struct shared *s)
+{
+    HASH_CLEAR(hh, s->pools);
+    while (s->pool_list) {
+        struct pool_rec *p = s->pool_list;
+        s->pool_list = p->next;
+        pg_params_unref(p->welcome);
+        pthread_mutex_destroy(&p->fail_lock);
+        free(p->slot);
+        free(p);
+    }
+    HASH_CLEAR(hh, s->dbs);
+    while (s->db_list) {
+        struct db_rec *d = s->db_list;
+        s->db_list = d->next;
+        free(d->name);
+        free(d);
+    }
+    free_users(s);
+    conf_unref(s->conf);
+    pthread_mutex_destroy(&s->records_lock);
+    pthread_mutex_destroy(&s->budget_lock);
+    pthread_mutex_destroy(&s->conf_lock);
+    mem_wipe(s->process_key, sizeof s->process_key);
+    free(s);
+}
+
+struct conf *shared_conf(struct shared *s)
+{
+    pthread_mutex_lock(&s->conf_lock);
+    struct conf *c = conf_ref(s->conf);
+    pthread_mutex_unlock(&s->conf_lock);
+    return c;
+}
+
+void shared_set_conf(struct shared *s, struct conf *conf)
+{
+    pthread_mutex_lock(&s->conf_lock);
+    struct conf *old = s->conf;
+    s->conf = conf;
+    pthread_mutex_unlock(&s->conf_lock);
+    conf_unref(old);
+}
+
+static struct db_rec *find_db(struct shared *s, struct slice name)
+{
+    struct db_rec *d;
+    HASH_FIND(hh, s->dbs, name.p, name.n, d);
+    return d;
+}
+
+struct db_rec *shared_find_db(struct shared *s, struct slice name)
+{
+    pthread_mutex_lock(&s->records_lock);
+    struct db_rec *d = find_db(s, name);
+    pthread_mutex_unlock(&s->records_lock);
+    return d;
+}
+
+struct db_rec *shared_db(struct shared *s, struct slice name)
+{
+    pthread_mutex_lock(&s->records_lock);
+    struct db_rec *d = find_db(s, name);
+    if (!d) {
+        d = mem_new(sizeof *d);
+        d->name = mem_strndup(name.p, name.n);
+        HASH_ADD_KEYPTR(hh, s->dbs, d->name, name.n, d);
+        d->next = s->db_list;
+        s->db_list = d;
+    }
+    pthread_mutex_unlock(&s->records_lock);
+    return d;
+}
+
+struct user_rec *shared_user(struct shared *s, struct slice name)
+{
+    struct user_rec *u;
+    pthread_mutex_lock(&s->records_lock);
+    HASH_FIND(hh, s->users, name.p, name.n, u);
+    if (!u) {
+        u = mem_new(sizeof *u);
+        u->name = mem_strndup(name.p, name.n);
+        pthread_mutex_init(&u->lock, NULL);
+        HASH_ADD_KEYPTR(hh, s->users, u->name, name.n, u);
+        u->next = s->user_list;
+        s->user_list = u;
+    }
+    pthread_mutex_unlock(&s->records_lock);
+    return u;
+}
+
+static struct pool_rec *pool_rec_new(struct shared *s, struct db_rec *db,
+                                     struct user_rec *user)
+{
+    struct pool_rec *p = mem_new(sizeof *p);
+    p->key.db = p->db = db;
+    p->key.user = p->user = user;
+    size_t size = (size_t)s->n_shards * sizeof p->slot[0];
+    p->slot = aligned_alloc(64, size);
+    must(p->slot);
+    memset(p->slot, 0, size);
+    pthread_mutex_init(&p->fail_lock, NULL);
+    return p;
+}
+
+struct pool_rec *shared_pool(struct shared *s, struct db_rec *db,
+                             struct user_rec *user)
+{
+    struct pool_rec *p;
+    struct {
+        struct db_rec *db;
+        struct user_rec *user;
+    } key = {db, user};
+    pthread_mutex_lock(&s->records_lock);
+    HASH_FIND(hh, s->pools, &key, sizeof key, p);
+    if (!p) {
+        p = pool_rec_new(s, db, user);
+        HASH_ADD(hh, s->pools, key, sizeof p->key, p);
+        p->next = s->pool_list;
+        s->pool_list = p;
+    }
+    pthread_mutex_unlock(&s->records_lock);
+    return p;
+}
+
+static bool is_full(int n, int limit)
+{
+    return limit > 0 && n >= limit;
+}
+
+enum budget_verdict budget_take(struct shared *s, struct pool_rec *p,
+                                const struct budget_limits *l)
+{
+    enum budget_verdict v = BUDGET_OK;
+    pthread_mutex_lock(&s->budget_lock);
+    if (is_full(p->n_servers, l->pool_size))
+        v = BUDGET_POOL_FULL;
+    else if (is_full(p->db->n_servers, l->max_db))
+        v = BUDGET_DB_FULL;
+    else if (is_full(p->user->n_servers, l->max_user))
+        v = BUDGET_USER_FULL;
+    if (v == BUDGET_OK) {
+        p->n_servers++;
+        p->db->n_servers++;
+        p->user->n_servers++;
+    }
+    pthread_mutex_unlock(&s->budget_lock);
+    return v;
+}
+
+void budget_give(struct shared *s, struct pool_rec *p)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    must(p->n_servers > 0 && p->db->n_servers > 0 && p->user->n_servers > 0);
+    p->n_servers--;
+    p->db->n_servers--;
+    p->user->n_servers--;
+    pthread_mutex_unlock(&s->budget_lock);
+}
+
+int budget_db_count(struct shared *s, struct db_rec *db)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    int n = db->n_servers;
+    pthread_mutex_unlock(&s->budget_lock);
+    return n;
+}
+
+int budget_user_count(struct shared *s, struct user_rec *u)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    int n = u->n_servers;
+    pthread_mutex_unlock(&s->budget_lock);
+    return n;
+}
+
+bool demand_take(struct pool_rec *p, int shard)
+{
+    atomic_int *d = &p->slot[shard].demand;
+    int n = atomic_load(d);
+    while (n > 0)
+        if (atomic_compare_exchange_weak(d, &n, n - 1)) {
+            atomic_fetch_sub(&p->demand, 1);
+            return true;
+        }
+    return false;
+}
+
+void demand_add(struct pool_rec *p, int shard, int n)
+{
+    atomic_fetch_add(&p->slot[shard].demand, n);
+    atomic_fetch_add(&p->demand, n);
+}
+
+void pool_rec_set_failed(struct pool_rec *p, int64_t now_us,
+                         const char *sqlstate, const char *text)
+{
+    pthread_mutex_lock(&p->fail_lock);
+    slice_copy(slice_str(text), p->fail_text, sizeof p->fail_text);
+    slice_copy(slice_str(sqlstate), p->fail_state, sizeof p->fail_state);
+    atomic_store(&p->failed_us, now_us);
+    pthread_mutex_unlock(&p->fail_lock);
+}
+
+void pool_rec_set_working(struct pool_rec *p)
+{
+    if (atomic_load(&p->failed_us))
+        atomic_store(&p->failed_us, 0);
+}
+
+bool pool_rec_failure(struct pool_rec *p, char *sqlstate, char *text,
+                      size_t cap)
+{
+    pthread_mutex_lock(&p->fail_lock);
+    bool failed = atomic_load(&p->failed_us) != 0;
+    slice_copy(slice_str(p->fail_state), sqlstate, sizeof p->fail_state);
+    slice_copy(slice_str(p->fail_text), text, cap);
+    pthread_mutex_unlock(&p->fail_lock);
+    return failed;
+}
+
+void user_rec_set_keys(struct user_rec *u, const struct auth_keys *keys)
+{
+    if (!keys || (!keys->has_scram && !keys->password))
+        return;
+    pthread_mutex_lock(&u->lock);
+    auth_keys_fini(&u->keys);
+    auth_keys_copy(keys, &u->keys);
+    pthread_mutex_unlock(&u->lock);
+}
+
+void user_rec_get_keys(struct user_rec *u, struct auth_keys *out)
+{
+    pthread_mutex_lock(&u->lock);
+    auth_keys_copy(&u->keys, out);
+    pthread_mutex_unlock(&u->lock);
+}
+
+void user_rec_set_secret(struct user_rec *u, const struct auth_secret *s)
+{
+    pthread_mutex_lock(&u->lock);
+    auth_secret_fini(&u->secret);
+    auth_secret_copy(s, &u->secret);
+    pthread_mutex_unlock(&u->lock);
+}
+
+void user_rec_get_secret(struct user_rec *u, struct auth_secret *out)
+{
+    pthread_mutex_lock(&u->lock);
+    auth_secret_copy(&u->secret, out);
+    pthread_mutex_unlock(&u->lock);
+}
+
+bool user_rec_get_derived(struct user_rec *u, const struct auth_secret *plain,
+                          struct auth_secret *out)
+{
+    pthread_mutex_lock(&u->lock);
+    bool hit = u->derived.kind == AUTH_SECRET_SCRAM &&
+               auth_secret_equal(&u->derived_from, plain);
+    if (hit)
+        auth_secret_copy(&u->derived, out);
+    pthread_mutex_unlock(&u->lock);
+    return hit;
+}
+
+void user_rec_set_derived(struct user_rec *u, const struct auth_secret *plain,
+                          const struct auth_secret *derived)
+{
+    pthread_mutex_lock(&u->lock);
+    auth_secret_fini(&u->derived);
+    auth_secret_fini(&u->derived_from);
+    auth_secret_copy(plain, &u->derived_from);
+    auth_secret_copy(derived, &u->derived);
+    pthread_mutex_unlock(&u->lock);
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* What the workers share: the records of databases, users and pools with their
+ * exact counts, the one budget of server connections, the configuration in
+ * force and what a login has proven. Any thread may call; each function takes
+ * its short lock itself, and no lock is held across a callback.
+ *
+ * Records are made on first use and live as long as the process, so pointers to
+ * them stay good. */
+#ifndef POOL_SHARED_H
+#define POOL_SHARED_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "auth/secret.h"
+#include "base/hash.h"
+#include "base/slice.h"
+#include "conf/conf.h"
+#include "pg/pg_params.h"
+
+struct loop;
+struct pool;
+struct shard;
+
+enum {
+    SHARDS_MAX = 256, /* workers */
+    FAIL_TEXT_MAX = 256,
+};
+
+struct db_rec {
+    UT_hash_handle hh;
+    char *name;
+    int n_servers; /* under the budget lock */
+    atomic_int n_clients;
+    atomic_bool is_paused, is_disabled;
+    atomic_bool is_wait_close; /* reserved for WAIT_CLOSE */
+    struct db_rec *next;       /* all of them, newest first */
+};
+
+struct user_rec {
+    UT_hash_handle hh;
+    char *name;
+    int n_servers; /* under the budget lock */
+    atomic_int n_clients;
+    struct user_rec *next;
+
+    /* What is known for logging in to servers, and auth_query's answer. */
+    pthread_mutex_t lock;
+    struct auth_keys keys;      /* of the last login that proved any */
+    struct auth_secret secret;  /* from auth_query */
+    struct auth_secret derived; /* SCRAM secret made from a plain password */
+    struct auth_secret derived_from;
+};
+
+/* Published by one worker, read by the others. */
+struct pool_slot {
+    _Alignas(64) atomic_int idle; /* servers that could be lent */
+    atomic_int demand;            /* waiting clients that no server is on its
+                                   * way to */
+    _Atomic int64_t oldest_us;    /* since when the first one waits */
+};
+
+struct pool_rec {
+    UT_hash_handle hh;
+    struct {
+        struct db_rec *db;
+        struct user_rec *user;
+    } key;
+    struct db_rec *db;
+    struct user_rec *user;
+    atomic_int n_servers; /* written under the budget lock */
+    atomic_int demand;    /* sum of the slots' */
+    _Atomic(const struct pg_params *) welcome; /* of the first login */
+    struct pool *pool[SHARDS_MAX]; /* each used by its worker only */
+    struct pool_slot *slot;        /* one a worker */
+
+    /* Why servers cannot be had; under fail_lock. */
+    pthread_mutex_t fail_lock;
+    _Atomic int64_t failed_us; /* 0: the last attempt succeeded */
+    char fail_text[FAIL_TEXT_MAX];
+    char fail_state[6]; /* SQLSTATE */
+    struct pool_rec *next;
+};
+
+struct budget_limits {
+    int pool_size; /* 0: no limit, here and below */
+    int max_db, max_user;
+};
+
+enum budget_verdict {
+    BUDGET_OK,
+    BUDGET_POOL_FULL,
+    BUDGET_DB_FULL,
+    BUDGET_USER_FULL,
+};
+
+struct shared {
+    int n_shards;
+    struct shard *shard[SHARDS_MAX]; /* set before the workers start */
+
+    pthread_mutex_t records_lock;
+    struct db_rec *dbs, *db_list;
+    struct user_rec *users, *user_list;
+    struct pool_rec *pools, *pool_list;
+
+    pthread_mutex_t budget_lock;
+
+    pthread_mutex_t conf_lock;
+    struct conf *conf;
+
+    atomic_int n_clients; /* sessions, logins included */
+    _Atomic uint64_t last_client_id, last_server_id;
+    atomic_bool is_paused;         /* PAUSE without a database */
+    atomic_bool is_shutting_down;  /* no new clients */
+    _Atomic unsigned server_epoch; /* raised by RECONNECT: older ones go */
+    uint8_t process_key[32];       /* for SCRAM salts */
+    int64_t start_wall_us;
+};
+
+/* Takes the reference to conf. */
+struct shared *shared_new(struct conf *conf, int n_shards);
+void shared_free(struct shared *s); /* after all workers are gone */
+
+struct conf *shared_conf(struct shared *s); /* a reference */
+/* Takes the reference. Workers are told by the caller. */
+void shared_set_conf(struct shared *s, struct conf *conf);
+
+struct db_rec *shared_db(struct shared *s, struct slice name);
+struct db_rec *shared_find_db(struct shared *s, struct slice name);
+struct user_rec *shared_user(struct shared *s, struct slice name);
+struct pool_rec *shared_pool(struct shared *s, struct db_rec *db,
+                             struct user_rec *user);
+
+/* Reserves one server connection in the pool, its database and its user, all or
+ * none. */
+enum budget_verdict budget_take(struct shared *s, struct pool_rec *p,
+                                const struct budget_limits *l);
+void budget_give(struct shared *s, struct pool_rec *p);
+int budget_db_count(struct shared *s, struct db_rec *db);
+int budget_user_count(struct shared *s, struct user_rec *u);
+
+/* Takes one unit of a worker's demand; false when it has none left. */
+bool demand_take(struct pool_rec *p, int shard);
+void demand_add(struct pool_rec *p, int shard, int n);
+
+void pool_rec_set_failed(struct pool_rec *p, int64_t now_us,
+                         const char *sqlstate, const char *text);
+void pool_rec_set_working(struct pool_rec *p);
+bool pool_rec_failure(struct pool_rec *p, char *sqlstate, char *text,
+                      size_t cap);
+
+void user_rec_set_keys(struct user_rec *u, const struct auth_keys *keys);
+void user_rec_get_keys(struct user_rec *u, struct auth_keys *out);
+void user_rec_set_secret(struct user_rec *u, const struct auth_secret *s);
+void user_rec_get_secret(struct user_rec *u, struct auth_secret *out);
+
+/* The SCRAM secret derived from this plain one, if it is the one cached. */
+bool user_rec_get_derived(struct user_rec *u, const struct auth_secret *plain,
+                          struct auth_secret *out);
+void user_rec_set_derived(struct user_rec *u, const struct auth_secret *plain,
+                          const struct auth_secret *derived);
+
+#endif

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+#include "pool/statement.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { FIRST_BUCKETS = 1024 };
+
+static struct {
+    pthread_mutex_t lock;
+    struct statement **bucket;
+    size_t n_buckets; /* a power of two */
+    size_t count, bytes;
+    uint32_t last_id;
+} reg = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool has_body(const struct statement *s, uint64_t hash,
+                     struct slice body)
+{
+    return s->hash == hash && s->body_n == body.n &&
+           !memcmp(s->body, body.p, body.n);
+}
+
+/* Behind the comment that begins at p; comments nest. */
+static const char *skip_comment(const char *p, const char *end)
+{
+    int depth = 0;
+    while (end - p > 1) {
+        if (p[0] == '/' && p[1] == '*') {
+            depth++;
+            p += 2;
+        } else if (p[0] == '*' && p[1] == '/') {
+            p += 2;
+            if (--depth == 0)
+                return p;
+        } else {
+            p++;
+        }
+    }
+    return end;
+}
+
+/* The first word of the text, after blanks and comments, decides. */
+static bool text_may_deallocate(struct slice text)
+{
+    const char *p = text.p, *end = text.p + text.n;
+    while (p < end) {
+        if (strchr(" \t\r\n\f;", *p) && *p) {
+            p++;
+        } else if (end - p > 1 && p[0] == '-' && p[1] == '-') {
+            p = memchr(p, '\n', (size_t)(end - p));
+            if (!p)
+                return false;
+        } else if (end - p > 1 && p[0] == '/' && p[1] == '*') {
+            p = skip_comment(p, end);
+        } else {
+            break;
+        }
+    }
+    size_t left = (size_t)(end - p);
+    return (left >= 10 && !strncasecmp(p, "deallocate", 10)) ||
+           (left >= 7 && !strncasecmp(p, "discard", 7));
+}
+
+static void grow(void)
+{
+    size_t wide = reg.n_buckets ? reg.n_buckets * 2 : FIRST_BUCKETS;
+    struct statement **to = mem_new_array(wide, sizeof(void *));
+    for (size_t i = 0; i < reg.n_buckets; i++) {
+        struct statement *s = reg.bucket[i];
+        while (s) {
+            struct statement *next = s->next;
+            s->next = to[s->hash & (wide - 1)];
+            to[s->hash & (wide - 1)] = s;
+            s = next;
+        }
+    }
+    free(reg.bucket);
+    reg.bucket = to;
+    reg.n_buckets = wide;
+}
+
+static struct statement *find_locked(uint64_t hash, struct slice body)
+{
+    if (!reg.n_buckets)
+        return NULL;
+    struct statement *s = reg.bucket[hash & (reg.n_buckets - 1)];
+    while (s && !has_body(s, hash, body))
+        s = s->next;
+    return s;
+}
+
+static struct statement *add_locked(uint64_t hash, struct slice body)
+{
+    struct statement *s = malloc(sizeof *s + body.n);
+    if (!s)
+        return NULL;
+    if (reg.count >= reg.n_buckets)
+        grow();
+    struct slice text = {body.p, strnlen(body.p, body.n)};
+    *s = (struct statement){
+        .id = ++reg.last_id,
+        .is_barrier = text_may_deallocate(text),
+        .hash = hash,
+        .body_n = body.n,
+    };
+    memcpy(s->body, body.p, body.n);
+    s->next = reg.bucket[hash & (reg.n_buckets - 1)];
+    reg.bucket[hash & (reg.n_buckets - 1)] = s;
+    reg.count++;
+    reg.bytes += sizeof *s + body.n;
+    return s;
+}
+
+static struct statement *get(uint64_t hash, struct slice body)
+{
+    pthread_mutex_lock(&reg.lock);
+    struct statement *s = find_locked(hash, body);
+    if (!s)
+        s = add_locked(hash, body);
+    if (s)
+        s->refs++;
+    pthread_mutex_unlock(&reg.lock);
+    return s;
+}
+
+struct statement *statement_get(struct slice body)
+{
+    return get(XXH3_64bits(body.p, body.n), body);
+}
+
+struct statement *statement_ref(struct statement *s)
+{
+    if (s)
+        atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
+    return s;
+}
+
+static void remove_locked(struct statement *s)
+{
+    struct statement **at = &reg.bucket[s->hash & (reg.n_buckets - 1)];
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    reg.count--;
+    reg.bytes -= sizeof *s + s->body_n;
+}
+
+void statement_unref(struct statement *s)
+{
+    if (!s)
+        return;
+    unsigned refs = atomic_load_explicit(&s->refs, memory_order_relaxed);
+    while (refs > 1)
+        if (atomic_compare_exchange_weak(&s->refs, &refs, refs - 1))
+            return;
+    /* Perhaps the last one: under the lock, so that nobody finds it. */
+    pthread_mutex_lock(&reg.lock);
+    bool last = atomic_fetch_sub(&s->refs, 1) == 1;
+    if (last)
+        remove_locked(s);
+    pthread_mutex_unlock(&reg.lock);
+    if (last)
+        free(s);
+}
+
+void statement_totals(size_t *count, size_t *bytes)
+{
+    pthread_mutex_lock(&reg.lock);
+    *count = reg.count;
+    *bytes = reg.bytes;
+    pthread_mutex_unlock(&reg.lock);
+}
+
+struct statement *statement_cache_get(struct statement_cache *c,
+                                      struct slice body)
+{
+    uint64_t hash = XXH3_64bits(body.p, body.n);
+    if (body.n > STATEMENT_CACHE_BODY_MAX)
+        return get(hash, body);
+    struct statement **slot = &c->slot[hash & (STATEMENT_CACHE_SLOTS - 1)];
+    if (*slot && has_body(*slot, hash, body))
+        return statement_ref(*slot);
+    struct statement *s = get(hash, body);
+    if (s) {
+        statement_unref(*slot);
+        *slot = statement_ref(s);
+    }
+    return s;
+}
+
+void statement_cache_fini(struct statement_cache *c)
+{
+    for (int i = 0; i < STATEMENT_CACHE_SLOTS; i++)
+        statement_unref(c->slot[i]);
+    memset(c, 0, sizeof *c);
+}

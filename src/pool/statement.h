@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* The registry of prepared statements: full texts with their parameter types,
+ * each once in the process. A statement's identity is its number; the hash only
+ * finds it. Any thread; lookups take a lock, so a worker keeps a small cache in
+ * front (statement_cache). */
+#ifndef POOL_STATEMENT_H
+#define POOL_STATEMENT_H
+
+#include <stdatomic.h>
+
+#include "base/slice.h"
+
+struct statement {
+    uint32_t id; /* never used again, never 0 */
+    _Atomic unsigned refs;
+    /* Raised when servers must prepare it anew ("cached plan must not change
+     * result type"). */
+    _Atomic uint32_t generation;
+    bool is_barrier; /* DEALLOCATE or DISCARD: may drop other statements */
+    uint64_t hash;
+    struct statement *next; /* in the registry's bucket */
+    size_t body_n;
+    char body[]; /* of Parse, behind the name: text, 0, types */
+};
+
+/* Finds or adds the statement with this body; returns a reference. NULL when
+ * there is no memory. */
+struct statement *statement_get(struct slice body);
+struct statement *statement_ref(struct statement *s);
+void statement_unref(struct statement *s); /* NULL is fine */
+
+/* For SHOW MEM. */
+void statement_totals(size_t *count, size_t *bytes);
+
+/* Cache of one worker: statement_get() without the lock for texts seen lately.
+ * Holds references. */
+enum { STATEMENT_CACHE_SLOTS = 1024, STATEMENT_CACHE_BODY_MAX = 8192 };
+
+struct statement_cache {
+    struct statement *slot[STATEMENT_CACHE_SLOTS];
+};
+
+struct statement *statement_cache_get(struct statement_cache *c,
+                                      struct slice body);
+void statement_cache_fini(struct statement_cache *c);
+
+#endif
