@@ -164,7 +164,7 @@ class Workshop:
         for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(sig, signal.SIG_IGN)
         for p in reversed(list(self.children)):
-            self.stop(p)
+            self.stop(p, 2)
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
