@@ -207,6 +207,8 @@ static int choose_mechanism(struct auth_server *a, struct slice list,
         return fail(a, e, ERR_UNSUPPORTED,
                     "none of the server's SASL mechanisms is supported; "
                     "SCRAM-SHA-256 is");
+    if (a->is_bound)
+        a->method = "scram-sha-256-plus";
     a->gs2 = a->is_bound ? SCRAM_GS2_PLUS : can_bind ? "y,," : "n,,";
     return 0;
 }
