@@ -212,8 +212,10 @@ static void on_answer(void *arg, int status, int timeouts,
     en->at = NULL;
     en->n = 0;
     en->err = (struct err){0};
-    if (status == ARES_SUCCESS)
-        ttl_us = MIN(take_answer(en, ai), r->max_ttl_us);
+    if (status == ARES_SUCCESS) {
+        ttl_us = take_answer(en, ai);
+        ttl_us = MIN(ttl_us, r->max_ttl_us);
+    }
     if (ai)
         ares_freeaddrinfo(ai);
     if (en->n == 0)
