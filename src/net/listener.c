@@ -40,8 +40,7 @@ struct listener {
     bool *gone;    /* of the frame that accepts: set by stop and close */
 };
 
-/* --- opening ----------------------------------------------------------------
- */
+/* --- opening ------------------------------------------------------------- */
 
 static int fail(const struct addr *at, const char *what, int cause,
                 struct err *e)
@@ -257,8 +256,7 @@ int listener_adopt(struct listener **out, int fd, struct err *e)
     return 0;
 }
 
-/* --- accepting
- * ---------------------------------------------------------------- */
+/* --- accepting ----------------------------------------------------------- */
 
 /* Out of descriptors or memory: the kernel keeps the clients in its queue, and
  * we look again after a while, when some may have been closed. */

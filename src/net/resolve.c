@@ -66,8 +66,7 @@ struct resolver {
     bool is_closing;
 };
 
-/* --- c-ares on the loop -----------------------------------------------------
- */
+/* --- the library on the loop --------------------------------------------- */
 
 static void set_timer(struct resolver *r)
 {
@@ -145,8 +144,7 @@ static void on_socket_state(void *arg, ares_socket_t fd, int reads, int writes)
     }
 }
 
-/* --- look-ups
- * ----------------------------------------------------------------- */
+/* --- looking up ---------------------------------------------------------- */
 
 static bool has_addr(const struct entry *en, const struct addr *a)
 {
@@ -270,8 +268,7 @@ static void on_task(struct task *t)
     }
 }
 
-/* --- entries
- * -------------------------------------------------------------------- */
+/* --- entries ------------------------------------------------------------- */
 
 static void free_entry(struct entry *en)
 {
@@ -382,8 +379,7 @@ void resolver_flush(struct resolver *r)
     sweep(r);
 }
 
-/* --- life
- * -------------------------------------------------------------------------- */
+/* --- life ---------------------------------------------------------------- */
 
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 

@@ -33,6 +33,10 @@ enum {
     SCRATCH_RECORDS = 3,
     RECORD_BYTES = 16384,
     WRITE_AT_MOST = 1 << 30,
+    /* What the library may answer by itself while our backlog is not empty: a
+     * peer that asks (renegotiation, key updates) and does not read would fill
+     * memory else. */
+    ANSWERS_MAX = 65536,
 };
 
 struct tls_stream {
@@ -46,6 +50,7 @@ struct tls_stream {
     bool *gone;      /* of the frame that reads: set by close and detach */
     struct slice in; /* lent by lower, not read yet */
     size_t out_n;    /* bytes of records in the scratch buffer */
+    size_t answers;  /* see ANSWERS_MAX */
     char *host;      /* to check; NULL: no check */
     struct err *err; /* for the task to tell */
     struct task task;
@@ -121,7 +126,7 @@ static void make_method(void)
     BIO_meth_set_ctrl(method, bio_ctrl);
 }
 
-/* --- failures ------------------------------------------------------------- */
+/* --- failures ------------------------------------------------------------ */
 
 static const char *verify_text(const struct tls_stream *t)
 {
@@ -188,7 +193,7 @@ static void fail_later(struct tls_stream *t, const struct err *e)
     loop_defer(t->s.loop, &t->task);
 }
 
-/* --- the handshake -------------------------------------------------------- */
+/* --- the handshake ------------------------------------------------------- */
 
 /* A certificate without any alternative name may give the address as its common
  * name, as libpq takes it. */
@@ -305,8 +310,7 @@ static void go_on_shaking(struct tls_stream *t)
     }
 }
 
-/* --- reading ---------------------------------------------------------------
- */
+/* --- reading ------------------------------------------------------------- */
 
 /* Decrypts a scratch buffer's worth. The state is set before the callback,
  * which may write, close or detach; what it was is told after. */
@@ -328,6 +332,11 @@ static size_t decrypt(struct tls_stream *t, char *buf, bool *more,
         t->state = TLS_ENDED;
     } else if (why != SSL_ERROR_NONE && why != SSL_ERROR_WANT_READ) {
         describe(t, e);
+        t->state = TLS_FAILED;
+    }
+    t->answers = t->s.pending ? t->answers + t->out_n : 0;
+    if (t->answers > ANSWERS_MAX && t->state == TLS_OPEN) {
+        err_set(e, ERR_TLS, "TLS: the peer asks and does not read the answers");
         t->state = TLS_FAILED;
     }
     flush(t); /* answers to key updates, alerts */
@@ -375,7 +384,8 @@ static void on_lower_drain(struct stream *lower)
 {
     struct tls_stream *t = lower->owner;
     t->s.pending = stream_pending(lower);
-    if (t->state != TLS_HANDSHAKE && t->s.handler->on_drain)
+    if (t->state != TLS_HANDSHAKE && t->state != TLS_FAILED &&
+        t->s.handler->on_drain)
         t->s.handler->on_drain(&t->s);
 }
 
@@ -414,8 +424,7 @@ static const struct stream_handler lower_handler = {
     .on_error = on_lower_error,
 };
 
-/* --- operations ------------------------------------------------------------
- */
+/* --- operations ---------------------------------------------------------- */
 
 static bool may_write(const struct tls_stream *t)
 {
@@ -577,8 +586,7 @@ static const struct stream_ops tls_ops = {
     .tls = get_info,
 };
 
-/* --- making one --------------------------------------------------------------
- */
+/* --- making one ---------------------------------------------------------- */
 
 static struct tls_stream *new_stream(struct stream *lower, struct tls_ctx *ctx,
                                      const struct stream_handler *h,

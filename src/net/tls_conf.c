@@ -73,7 +73,7 @@ static int fail(const struct tls_params *p, const char *option,
                    tls_take_error(cause, sizeof cause));
 }
 
-/* --- protocol versions ------------------------------------------------- */
+/* --- protocol versions --------------------------------------------------- */
 
 static const struct {
     const char *word;
@@ -141,7 +141,7 @@ static int set_versions(SSL_CTX *ssl, const struct tls_params *p, struct err *e)
     return 0;
 }
 
-/* --- ciphers and key exchange ------------------------------------------ */
+/* --- ciphers and key exchange -------------------------------------------- */
 
 static bool is_default_word(const char *s)
 {
@@ -203,7 +203,7 @@ static int set_key_exchange(SSL_CTX *ssl, const struct tls_params *p,
     return 0;
 }
 
-/* --- files -------------------------------------------------------------- */
+/* --- files --------------------------------------------------------------- */
 
 static int check_readable(const struct tls_params *p, const char *option,
                           const char *file, struct err *e)

@@ -47,8 +47,7 @@ static void expect_error(const struct addr *at,
         fail_msg("\"%s\" is not in \"%s\"", text, e.text);
 }
 
-/* --- accepting ---------------------------------------------------------------
- */
+/* --- accepting ----------------------------------------------------------- */
 
 enum { CLIENTS = 200 };
 
@@ -211,8 +210,7 @@ static void backs_off_without_descriptors(void **state)
     assert_int_equal(w.n_accepted, 5);
 }
 
-/* --- addresses in use
- * ------------------------------------------------------------ */
+/* --- addresses in use ---------------------------------------------------- */
 
 static void names_what_is_wrong(void **state)
 {

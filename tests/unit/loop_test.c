@@ -30,8 +30,7 @@ static void run(struct loop *loop)
     alarm(0);
 }
 
-/* --- mailbox
- * --------------------------------------------------------------------- */
+/* --- mailbox ------------------------------------------------------------- */
 
 enum { SENDERS = 4, MESSAGES = 50000 };
 
@@ -151,8 +150,7 @@ static void unread_mail_is_freed(void **state)
     loop_free(loop);
 }
 
-/* --- descriptors
- * -------------------------------------------------------------------- */
+/* --- descriptors --------------------------------------------------------- */
 
 struct pair {
     struct loop *loop;
@@ -262,8 +260,7 @@ static void no_event_after_del(void **state)
     loop_free(loop);
 }
 
-/* --- timers and tasks
- * ---------------------------------------------------------------- */
+/* --- timers and tasks ---------------------------------------------------- */
 
 static int64_t set_at;
 

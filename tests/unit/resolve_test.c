@@ -14,8 +14,7 @@
 
 #include "net/resolve.h"
 
-/* --- the name server
- * ----------------------------------------------------------- */
+/* --- the name server ----------------------------------------------------- */
 
 enum { TYPE_A = 1, TYPE_AAAA = 28, RCODE_NXDOMAIN = 3, MESSAGE_MAX = 4096 };
 
@@ -178,8 +177,7 @@ static void server_stop(void)
         close(server.conn.fd);
 }
 
-/* --- asking
- * ------------------------------------------------------------------------- */
+/* --- asking -------------------------------------------------------------- */
 
 static char resolv_conf[] = "/tmp/pgbraid-resolv-XXXXXX";
 

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 #include <openssl/ssl.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include "auth/cert.h"
@@ -19,8 +20,7 @@
 static struct cert ca, other_ca, server_cert, client_cert, stranger_cert,
     ip_cert, old_cert;
 
-/* --- streams in memory ------------------------------------------------------
- */
+/* --- streams in memory --------------------------------------------------- */
 
 struct mem {
     struct stream s;
@@ -153,8 +153,7 @@ static struct mem *mem_stream(struct loop *loop, size_t chunk)
     return m;
 }
 
-/* --- the two ends
- * -------------------------------------------------------------- */
+/* --- the two ends -------------------------------------------------------- */
 
 struct world;
 
@@ -359,8 +358,7 @@ static void world_run(struct world *w)
     tls_ctx_unref(w->bctx);
 }
 
-/* --- happy paths
- * ------------------------------------------------------------------- */
+/* --- happy paths --------------------------------------------------------- */
 
 static void echo_hook(struct end *end)
 {
@@ -505,8 +503,7 @@ static void takes_bytes_read_before(void **state)
     world_run(&w);
 }
 
-/* --- packing
- * ------------------------------------------------------------------------ */
+/* --- packing ------------------------------------------------------------- */
 
 static bool pack_step(struct world *w)
 {
@@ -541,8 +538,7 @@ static void packs_records_into_one_write(void **state)
     assert_in_range(w.a.n_calls, 1, 4);
 }
 
-/* --- bulk, with back-pressure
- * ---------------------------------------------------------- */
+/* --- bulk ---------------------------------------------------------------- */
 
 enum { BULK_BYTES = 24 * 1024 * 1024 };
 
@@ -629,9 +625,7 @@ static void pause_holds_the_sender_back(void **state)
     assert_true(w.a.n_got - w.a.sent_sum <= LOOP_SCRATCH_BYTES);
 }
 
-/* --- ends
- * ----------------------------------------------------------------------------
- */
+/* --- ends ---------------------------------------------------------------- */
 
 static bool notify_step(struct world *w)
 {
@@ -737,8 +731,7 @@ static void may_be_closed_at_once(void **state)
     assert_false(w.a.has_error || w.b.has_error);
 }
 
-/* --- moving between loops
- * ---------------------------------------------------------------- */
+/* --- moving between loops ------------------------------------------------ */
 
 static struct loop *elsewhere;
 
@@ -796,9 +789,92 @@ static void moves_to_another_loop(void **state)
     }
 }
 
-/* --- failures
- * ------------------------------------------------------------------------------
- */
+/* A server connection is lent from thread to thread while it reads: whoever
+ * detaches it does not look at it again. */
+enum { ROUNDS = 2000 };
+
+struct loan {
+    struct message m;
+    struct end *end;
+};
+
+static struct loop *homes[2];
+
+static void answer_here(struct end *end)
+{
+    assert_int_equal(stream_write(end->s, "pong!", 5), 0);
+}
+
+static void on_loan(struct message *m, void *loop_data)
+{
+    struct loan *loan = container_of(m, struct loan, m);
+    struct end *end = loan->end;
+    free(loan);
+    stream_attach(end->s, loop_data == NULL ? homes[1] : homes[0]);
+    answer_here(end);
+}
+
+static void lend_hook(struct end *end)
+{
+    struct loop *at = end->s->loop;
+    if (end->n_calls >= ROUNDS && at == homes[0]) {
+        end_close(end);
+        return;
+    }
+    if (stream_detach(end->s)) {
+        answer_here(end);
+        return;
+    }
+    struct loan *loan = mem_new(sizeof *loan);
+    loan->m.handle = on_loan;
+    loan->end = end;
+    mailbox_send(homes[at == homes[0]], &loan->m);
+}
+
+static void ping_hook(struct end *end)
+{
+    assert_int_equal(stream_write(end->s, "ping!", 5), 0);
+}
+
+static bool lend_step(struct world *w)
+{
+    if (w->phase == 0 && w->a.is_open && w->b.is_open) {
+        w->a.hook = lend_hook;
+        w->b.hook = ping_hook;
+        w->phase = 1;
+        assert_int_equal(stream_write(w->b.s, "ping!", 5), 0);
+    }
+    assert_false(w->b.has_error);
+    return w->phase == 1 && w->b.has_eof;
+}
+
+static void *run_home(void *arg)
+{
+    loop_run(arg);
+    return NULL;
+}
+
+static void moves_between_threads(void **state)
+{
+    struct world w;
+    struct err e;
+    pthread_t thread;
+    world_init(&w, lend_step);
+    homes[0] = w.loop;
+    assert_int_equal(loop_new(&homes[1], NULL, &e), 0);
+    set_server(&w, params_of(&server_cert, NULL, TLS_MODE_REQUIRE));
+    set_client(&w, params_of(NULL, NULL, TLS_MODE_REQUIRE));
+    w.on_socket = true;
+    world_connect(&w);
+    assert_int_equal(pthread_create(&thread, NULL, run_home, homes[1]), 0);
+    world_run(&w);
+    assert_true(w.a.n_calls >= ROUNDS);
+    loop_stop(homes[1]);
+    pthread_join(thread, NULL);
+    loop_free(homes[1]);
+}
+
+/* --- failures ------------------------------------------------------------ */
 
 static bool failed_step(struct world *w)
 {
@@ -1044,9 +1120,7 @@ static void detects_tampering(void **state)
     expect_text(&w.b, "the peer refused: bad record mac");
 }
 
-/* --- contexts
- * -------------------------------------------------------------------------------
- */
+/* --- contexts ------------------------------------------------------------ */
 
 static void expect_conf_error(bool server, struct tls_params p,
                               const char *text)
@@ -1137,8 +1211,7 @@ static void takes_the_words_of_the_options(void **state)
     }
 }
 
-/* --- session tickets
- * ------------------------------------------------------------------------- */
+/* --- session tickets ----------------------------------------------------- */
 
 static int shake_raw(struct world *w, SSL *ssl, BIO *net)
 {
@@ -1272,6 +1345,7 @@ int main(void)
         cmocka_unit_test(may_be_closed_while_reading),
         cmocka_unit_test(may_be_closed_at_once),
         cmocka_unit_test(moves_to_another_loop),
+        cmocka_unit_test(moves_between_threads),
         cmocka_unit_test(says_why_it_failed),
         cmocka_unit_test(checks_names_as_asked),
         cmocka_unit_test(refuses_what_is_no_tls),
