@@ -45,6 +45,7 @@ def test_login_sequence(pooler):
 
 
 @core
+@pytest.mark.differs("wants whole start-up packets")
 def test_startup_packet_byte_by_byte(pooler):
     w = pooler.open(dribble=True)
     w.login("u_trust", "db1")
@@ -52,6 +53,7 @@ def test_startup_packet_byte_by_byte(pooler):
     w.close()
 
 
+@pytest.mark.differs("wants whole start-up packets")
 def test_startup_packet_split_at_every_place(pooler):
     data = startup(PARAMS)
     for at in range(1, len(data)):
@@ -418,6 +420,7 @@ def test_endless_requests_are_cut_off_or_answered(pooler):
 
 @plain
 @pytest.mark.pooled
+@pytest.mark.differs("wants whole start-up packets")
 def test_ssl_request_byte_by_byte(pooler):
     w = pooler.open(dribble=True)
     w.send(special_request(GSSENC_REQUEST))
@@ -438,6 +441,7 @@ def test_special_request_of_the_wrong_length(pooler):
 
 @pytest.mark.pooled
 @pytest.mark.transports("tcp")
+@pytest.mark.differs("wants whole start-up packets")
 def test_pipelined_ssl_request_and_startup(pooler):
     """Bytes after SSLRequest, sent before its answer: N is given, and
     what follows is either taken or the connection closed; no TLS is
@@ -497,6 +501,7 @@ def test_max_client_conn_has_postgresqls_sqlstate(make_pooler):
         assert info.value.sqlstate == "53300"
 
 
+@pytest.mark.differs("wants whole start-up packets")
 def test_two_connections_do_not_share_bytes(pooler):
     """Interleaved start-ups, half a packet each at a time."""
     data = startup(PARAMS)
