@@ -23,7 +23,8 @@ struct resolver_options {
 NODISCARD int resolver_new(struct resolver **out, struct loop *loop,
                            const struct resolver_options *o, struct err *e);
 
-/* Outstanding questions are dropped without an answer; their handles die. */
+/* Outstanding questions are dropped without an answer; their handles die. Not
+ * from inside a resolve_cb. */
 void resolver_free(struct resolver *r);
 
 /* After a reload. Also forgets all answers when resolv_conf changed. */
