@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* The running pooler as the main thread sees it. Owned by main.c; the other
+ * files of this folder work on their part of it. Main thread only, but for what
+ * control.c says. */
+#ifndef MAIN_APP_H
+#define MAIN_APP_H
+
+#include "admin/control.h"
+#include "main/args.h"
+#include "main/daemon.h"
+#include "main/listeners.h"
+#include "main/signals.h"
+#include "main/tls_pair.h"
+#include "pool/shared.h"
+#include "worker/team.h"
+
+enum stop_state {
+    STOP_NO,
+    STOP_WAITS, /* for clients or servers, as stop_mode says */
+    STOP_ENDS,  /* the loop ends as soon as the workers do not accept */
+};
+
+struct app {
+    struct args args;
+    struct daemon_user user;
+    uint64_t max_files;
+    int report; /* to the process that started the daemon; -1: none */
+    bool has_pidfile;
+    bool is_background;
+
+    struct conf *conf; /* in force; a reference */
+    struct tls_pair tls;
+    struct loop *loop;
+    struct shared *shared;
+    struct team *team;
+    struct listeners *listeners;
+    struct signals signals;
+
+    struct timer users_timer; /* reload.c */
+
+    struct timer stats_timer; /* stats_log.c */
+    struct pool_stats stats_sum, stats_last;
+    int64_t stats_us; /* when stats_last was */
+
+    enum stop_state stop; /* stop.c */
+    enum shutdown_mode stop_mode;
+    struct timer stop_timer;
+    struct timer stop_limit;
+    int stop_count;
+};
+
+#endif

@@ -1,0 +1,372 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+#include "main/listeners.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "main/notify.h"
+#include "net/listener.h"
+
+enum {
+    ADDRESSES_MAX = 64, /* of listen_addr, resolved */
+    SHARED_MAX = 64,    /* Unix and handed-over sockets */
+};
+
+struct listeners {
+    int n_workers, n_tcp;
+    /* [worker * ADDRESSES_MAX + address]: touched by that worker only, once
+     * they are started. NULL: closed. */
+    struct listener **tcp;
+    struct listener *dealt[SHARED_MAX];
+    int n_dealt;
+    struct addr where[ADDRESSES_MAX]; /* of the TCP sockets, for the log */
+    struct team *team;
+    int next_worker;
+};
+
+/* --- which addresses --------------------------------------------------------
+ */
+
+struct addresses {
+    struct addr at[ADDRESSES_MAX];
+    bool is_optional[ADDRESSES_MAX]; /* of `*`, on a machine without IPv6 */
+    int n;
+};
+
+static int add_address(struct addresses *as, const struct addr *a,
+                       bool is_optional, struct err *e)
+{
+    for (int i = 0; i < as->n; i++)
+        if (addr_eq(&as->at[i], a))
+            return 0;
+    if (as->n == ADDRESSES_MAX)
+        return err_set(e, ERR_CONF, "listen_addr: more than %d addresses",
+                       ADDRESSES_MAX);
+    as->at[as->n] = *a;
+    as->is_optional[as->n++] = is_optional;
+    return 0;
+}
+
+static int add_any(struct addresses *as, int port, struct err *e)
+{
+    struct addr a;
+    must(addr_parse_ip(slice_str("0.0.0.0"), port, &a));
+    int rc = add_address(as, &a, false, e);
+    if (rc)
+        return rc;
+    must(addr_parse_ip(slice_str("::"), port, &a));
+    return add_address(as, &a, true, e);
+}
+
+static int add_name(struct addresses *as, const char *name, int port,
+                    struct err *e)
+{
+    struct addrinfo *list,
+        hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    int cause = getaddrinfo(name, NULL, &hints, &list);
+    if (cause)
+        return err_set(e, ERR_CONF, "listen_addr \"%.200s\": %s", name,
+                       cause == EAI_SYSTEM ? strerror(errno)
+                                           : gai_strerror(cause));
+    int rc = 0;
+    for (struct addrinfo *i = list; i && rc == 0; i = i->ai_next) {
+        struct addr a = {.len = i->ai_addrlen};
+        if (i->ai_family != AF_INET && i->ai_family != AF_INET6)
+            continue;
+        memcpy(&a.sa, i->ai_addr, i->ai_addrlen);
+        addr_set_port(&a, port);
+        rc = add_address(as, &a, false, e);
+    }
+    freeaddrinfo(list);
+    return rc;
+}
+
+static int find_addresses(struct addresses *as, const struct conf *c,
+                          struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < c->listen_addr.n && rc == 0; i++) {
+        const char *item = c->listen_addr.items[i];
+        struct addr a;
+        if (!strcmp(item, "*"))
+            rc = add_any(as, c->listen_port, e);
+        else if (addr_parse_ip(slice_str(item), c->listen_port, &a))
+            rc = add_address(as, &a, false, e);
+        else
+            rc = add_name(as, item, c->listen_port, e);
+    }
+    return rc;
+}
+
+/* --- opening ----------------------------------------------------------------
+ */
+
+static struct listener **tcp_slot(const struct listeners *ls, int worker,
+                                  int address)
+{
+    return &ls->tcp[worker * ADDRESSES_MAX + address];
+}
+
+/* The workers' sockets share the port, which would let any process of this
+ * account share it too: so look first whether somebody has it. */
+static int check_alone(const struct addr *at, const struct conf *c,
+                       struct err *e)
+{
+    struct listener_options o = {.backlog = 1};
+    struct listener *probe;
+    int rc = listener_open(&probe, at, &o, e);
+    if (rc == 0)
+        listener_close(probe);
+    return rc;
+}
+
+static int open_tcp(struct listeners *ls, const struct addr *at,
+                    const struct conf *c, struct err *e)
+{
+    struct listener_options o = {
+        .backlog = c->listen_backlog,
+        .reuseport = ls->n_workers > 1 || c->so_reuseport,
+        .defer_accept_s = c->tcp_defer_accept,
+    };
+    int rc = 0;
+    if (ls->n_workers > 1 && !c->so_reuseport)
+        rc = check_alone(at, c, e);
+    for (int i = 0; i < ls->n_workers && rc == 0; i++)
+        rc = listener_open(tcp_slot(ls, i, ls->n_tcp), at, &o, e);
+    if (rc == 0)
+        ls->where[ls->n_tcp] = *at;
+    for (int i = 0; i < ls->n_workers && rc; i++) {
+        struct listener **l = tcp_slot(ls, i, ls->n_tcp);
+        if (*l)
+            listener_close(*l);
+        *l = NULL;
+    }
+    ls->n_tcp += rc == 0;
+    return rc;
+}
+
+static int open_all_tcp(struct listeners *ls, const struct conf *c,
+                        struct err *e)
+{
+    struct addresses as = {.n = 0};
+    int rc = find_addresses(&as, c, e);
+    for (int i = 0; i < as.n && rc == 0; i++) {
+        rc = open_tcp(ls, &as.at[i], c, e);
+        if (rc && as.is_optional[i]) {
+            log_warning("%s; going on without IPv6", e->text);
+            rc = 0;
+        }
+    }
+    return rc;
+}
+
+static int open_unix(struct listeners *ls, const struct conf *c, uid_t owner,
+                     struct err *e)
+{
+    struct addr at;
+    struct listener_options o = {
+        .backlog = c->listen_backlog,
+        .unix_mode = c->unix_socket_mode,
+        .unix_group = c->unix_socket_group,
+    };
+    if (!c->unix_socket_dir || !*c->unix_socket_dir)
+        return 0;
+    int rc = addr_unix(slice_str(c->unix_socket_dir), c->listen_port, &at, e);
+    if (rc == 0)
+        rc = listener_open(&ls->dealt[0], &at, &o, e);
+    if (rc)
+        return rc;
+    ls->n_dealt = 1;
+    /* Whoever we become must be able to remove it at the end. */
+    if (owner != (uid_t)-1 && at.un.sun_path[0] &&
+        chown(at.un.sun_path, owner, (gid_t)-1))
+        return err_set(e, ERR_CONF, "%s: cannot change its owner: %s",
+                       at.un.sun_path, strerror(errno));
+    return 0;
+}
+
+static int adopt(struct listeners *ls, int first, int n, struct err *e)
+{
+    if (n > SHARED_MAX)
+        return err_set(e, ERR_CONF, "%d sockets handed over; %d are too many",
+                       n, SHARED_MAX + 1);
+    for (int i = 0; i < n; i++) {
+        int rc = listener_adopt(&ls->dealt[i], first + i, e);
+        if (rc)
+            return rc;
+        listener_keep_file(ls->dealt[i]);
+        ls->n_dealt++;
+    }
+    return 0;
+}
+
+int listeners_open(struct listeners **out, const struct conf *c, int n_workers,
+                   uid_t owner, struct err *e)
+{
+    struct listeners *ls = mem_new(sizeof *ls);
+    int first;
+    int n_given = notify_take_sockets(&first);
+    ls->n_workers = n_workers;
+    ls->tcp = mem_new_array((size_t)n_workers * ADDRESSES_MAX, sizeof *ls->tcp);
+    int rc;
+    if (n_given)
+        rc = adopt(ls, first, n_given, e);
+    else
+        rc = open_unix(ls, c, owner, e);
+    if (rc == 0 && n_given == 0)
+        rc = open_all_tcp(ls, c, e);
+    if (rc == 0 && ls->n_tcp + ls->n_dealt == 0)
+        rc = err_set(e, ERR_CONF,
+                     "nowhere to listen: neither listen_addr nor "
+                     "unix_socket_dir is set");
+    if (rc) {
+        listeners_free(ls);
+        return rc;
+    }
+    *out = ls;
+    return 0;
+}
+
+void listeners_log(const struct listeners *ls)
+{
+    char where[ADDR_TEXT_MAX];
+    for (int i = 0; i < ls->n_tcp; i++) {
+        addr_text(&ls->where[i], where, sizeof where);
+        log_info("listening on %s", where);
+    }
+    for (int i = 0; i < ls->n_dealt; i++) {
+        addr_text(listener_addr(ls->dealt[i]), where, sizeof where);
+        log_info("listening on %s", where);
+    }
+}
+
+/* --- accepting --------------------------------------------------------------
+ */
+
+static void on_accept(void *arg, int fd, const struct addr *peer)
+{
+    shard_accept(arg, fd, peer);
+}
+
+static void start_on(struct shard *sh, void *arg)
+{
+    struct listeners *ls = arg;
+    for (int i = 0; i < ls->n_tcp; i++) {
+        struct err e;
+        struct listener *l = *tcp_slot(ls, shard_index(sh), i);
+        if (l && listener_start(l, shard_loop(sh), on_accept, sh, &e))
+            log_error("worker %d: %s", shard_index(sh), e.text);
+    }
+}
+
+/* A client that the main thread accepted, on its way to a worker. */
+struct parcel {
+    int fd;
+    struct addr peer;
+};
+
+static void open_parcel(struct shard *sh, void *arg)
+{
+    struct parcel *p = arg;
+    shard_accept(sh, p->fd, &p->peer);
+    free(p);
+}
+
+static void on_accept_to_deal(void *arg, int fd, const struct addr *peer)
+{
+    struct listeners *ls = arg;
+    struct parcel *p = mem_new(sizeof *p);
+    *p = (struct parcel){fd, *peer};
+    team_run_on(ls->team, ls->next_worker, open_parcel, p);
+    ls->next_worker = (ls->next_worker + 1) % ls->n_workers;
+}
+
+int listeners_start(struct listeners *ls, struct loop *loop, struct team *team,
+                    struct err *e)
+{
+    ls->team = team;
+    for (int i = 0; i < ls->n_workers; i++)
+        team_run_on(team, i, start_on, ls);
+    for (int i = 0; i < ls->n_dealt; i++) {
+        int rc = listener_start(ls->dealt[i], loop, on_accept_to_deal, ls, e);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+struct defer_accept {
+    struct listeners *ls;
+    int seconds;
+};
+
+static void set_defer_on(struct shard *sh, void *arg)
+{
+    struct defer_accept *d = arg;
+    for (int i = 0; i < d->ls->n_tcp; i++) {
+        struct listener *l = *tcp_slot(d->ls, shard_index(sh), i);
+        if (l)
+            listener_set_defer_accept(l, d->seconds);
+    }
+    free(d);
+}
+
+void listeners_set_defer_accept(struct listeners *ls, int seconds)
+{
+    for (int i = 0; i < ls->n_workers; i++) {
+        struct defer_accept *d = mem_new(sizeof *d);
+        *d = (struct defer_accept){ls, seconds};
+        team_run_on(ls->team, i, set_defer_on, d);
+    }
+    for (int i = 0; i < ls->n_dealt; i++)
+        listener_set_defer_accept(ls->dealt[i], seconds);
+}
+
+/* --- closing ----------------------------------------------------------------
+ */
+
+void listeners_close_on(struct listeners *ls, int worker)
+{
+    for (int i = 0; i < ls->n_tcp; i++) {
+        struct listener **l = tcp_slot(ls, worker, i);
+        if (*l)
+            listener_close(*l);
+        *l = NULL;
+    }
+}
+
+static void close_on(struct shard *sh, void *arg)
+{
+    listeners_close_on(arg, shard_index(sh));
+}
+
+void listeners_close_tcp(struct listeners *ls)
+{
+    for (int i = 0; i < ls->n_workers; i++)
+        team_run_on(ls->team, i, close_on, ls);
+    int kept = 0;
+    for (int i = 0; i < ls->n_dealt; i++) {
+        if (addr_is_unix(listener_addr(ls->dealt[i])))
+            ls->dealt[kept++] = ls->dealt[i];
+        else
+            listener_close(ls->dealt[i]);
+    }
+    ls->n_dealt = kept;
+}
+
+void listeners_free(struct listeners *ls)
+{
+    if (!ls)
+        return;
+    for (int i = 0; i < ls->n_workers; i++)
+        listeners_close_on(ls, i);
+    for (int i = 0; i < ls->n_dealt; i++)
+        listener_close(ls->dealt[i]);
+    free(ls->tcp);
+    free(ls);
+}

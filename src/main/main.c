@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* pgbraid: wires everything up, in the one order that works. What needs the
+ * rights of root (ports, key files, limits) comes before the change of account;
+ * forking comes before the first thread; the log, whose file belongs to the new
+ * account, after both. */
+#include <inttypes.h>
+#include <openssl/crypto.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "auth/userdb.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "config.h"
+#include "main/app.h"
+#include "main/crash.h"
+#include "main/notify.h"
+#include "main/pidfile.h"
+#include "main/reload.h"
+#include "main/requests.h"
+#include "main/stats_log.h"
+#include "main/stop.h"
+
+enum {
+    CPUS_MAX = 8192,
+    FILES_OF_OURS = 64, /* log, loops, listeners and the like */
+};
+
+/* --- signals ----------------------------------------------------------------
+ */
+
+static void end_hup(void *arg)
+{
+    notify_ready();
+}
+
+static void on_hup(struct app *app)
+{
+    struct err e;
+    log_info("got SIGHUP, reading the configuration anew");
+    notify_reloading(clock_now_us());
+    if (reload_file(app, end_hup, app, &e))
+        notify_ready(); /* as before; the log says why */
+}
+
+/* A second signal means that the wait is too long. */
+static void on_end_signal(struct app *app, const char *name,
+                          enum shutdown_mode mode)
+{
+    if (app->stop != STOP_NO)
+        mode = SHUTDOWN_NOW;
+    static const char *const text[] = {
+        [SHUTDOWN_NOW] = "ending now",
+        [SHUTDOWN_WAIT_FOR_SERVERS] = "waiting for the servers in use",
+        [SHUTDOWN_WAIT_FOR_CLIENTS] = "waiting for the clients to leave",
+    };
+    log_info("got %s, %s", name, text[mode]);
+    stop_begin(app, mode);
+}
+
+static void on_signal(void *arg, int signo)
+{
+    struct app *app = arg;
+    switch (signo) {
+    case SIGHUP:
+        on_hup(app);
+        break;
+    case SIGTERM:
+        on_end_signal(app, "SIGTERM", SHUTDOWN_WAIT_FOR_CLIENTS);
+        break;
+    case SIGINT:
+        on_end_signal(app, "SIGINT", SHUTDOWN_WAIT_FOR_SERVERS);
+        break;
+    case SIGQUIT:
+        on_end_signal(app, "SIGQUIT", SHUTDOWN_NOW);
+        break;
+    case SIGUSR1:
+        stop_pause(app);
+        break;
+    case SIGUSR2:
+        stop_resume(app);
+        break;
+    default:
+        break;
+    }
+}
+
+/* --- limits -----------------------------------------------------------------
+ */
+
+static int count_cpus(void)
+{
+    cpu_set_t *set = CPU_ALLOC(CPUS_MAX);
+    int n = 1;
+    if (set && sched_getaffinity(0, CPU_ALLOC_SIZE(CPUS_MAX), set) == 0)
+        n = CPU_COUNT_S(CPU_ALLOC_SIZE(CPUS_MAX), set);
+    CPU_FREE(set);
+    return MAX(n, 1);
+}
+
+static int count_workers(const struct conf *c)
+{
+    int n = c->workers == CONF_WORKERS_AUTO ? count_cpus() : c->workers;
+    return MIN(n, (int)SHARDS_MAX);
+}
+
+/* Server connections of one line, with every user of auth_file at work. */
+static uint64_t servers_of(const struct conf *c, const struct conf_db *db)
+{
+    uint64_t users = db->user ? 1 : MAX(userdb_count(c->users), (size_t)1);
+    uint64_t size = (uint64_t)conf_pool_size(c, db, NULL) +
+                    (uint64_t)conf_reserve_pool_size(c, db, NULL);
+    uint64_t max = (uint64_t)conf_max_db_connections(c, db);
+    uint64_t n = users * size;
+    return max ? MIN(n, max) : n;
+}
+
+static void check_files(const struct app *app)
+{
+    const struct conf *c = app->conf;
+    uint64_t need = (uint64_t)c->max_client_conn + FILES_OF_OURS;
+    for (int i = 0; i < conf_db_count(c); i++)
+        need += servers_of(c, conf_db_at(c, i));
+    if (need <= app->max_files)
+        return;
+    log_warning("at most %" PRIu64 " files may be open, but max_client_conn "
+                "(%d) and the pools could use %" PRIu64
+                "; raise the hard limit (ulimit -n, LimitNOFILE)",
+                app->max_files, c->max_client_conn, need);
+}
+
+/* --- start ------------------------------------------------------------------
+ */
+
+/* While we may still be root, and with errors going to standard error. */
+static int prepare(struct app *app, struct err *e)
+{
+    int rc = conf_load(app->args.file, &app->conf, e);
+    if (rc)
+        return rc;
+    const char *user = app->args.user ? app->args.user : app->conf->user;
+    rc = daemon_find_user(user, &app->user, e);
+    if (rc == 0)
+        rc = pidfile_check(app->conf->pidfile, e);
+    if (rc == 0)
+        rc = tls_pair_load(&app->tls, app->conf, e);
+    if (rc)
+        return rc;
+    app->max_files = daemon_raise_files();
+    uid_t owner = app->user.name ? app->user.uid : (uid_t)-1;
+    rc = listeners_open(&app->listeners, app->conf, count_workers(app->conf),
+                        owner, e);
+    return rc ? rc : daemon_become(&app->user, e);
+}
+
+static int go_to_background(struct app *app, struct err *e)
+{
+    const struct conf *c = app->conf;
+    if (!c->pidfile || !*c->pidfile)
+        return err_set(e, ERR_CONF,
+                       "option --daemon needs pidfile in the "
+                       "configuration");
+    if ((!c->logfile || !*c->logfile) && !c->syslog)
+        return err_set(e, ERR_CONF,
+                       "option --daemon needs logfile or syslog "
+                       "in the configuration");
+    app->is_background = true;
+    return daemon_fork(&app->report, e);
+}
+
+static int make_team(struct app *app, struct err *e)
+{
+    int n = count_workers(app->conf);
+    app->shared = shared_new(conf_ref(app->conf), n);
+    int rc = loop_new(&app->loop, app, e);
+    if (rc == 0)
+        rc = team_new(&app->team, app->shared, n, &admin_console, e);
+    if (rc)
+        return rc;
+    for (int i = 0; i < n; i++) {
+        struct tls_pair tls = tls_pair_ref(&app->tls);
+        shard_set_conf(team_shard(app->team, i), conf_ref(app->conf),
+                       tls.client, tls.server);
+    }
+    requests_install(app);
+    return signals_start(&app->signals, app->loop, on_signal, app, e);
+}
+
+static int start(struct app *app, struct err *e)
+{
+    int rc = prepare(app, e);
+    if (rc == 0 && app->args.is_daemon)
+        rc = go_to_background(app, e);
+    if (rc == 0)
+        rc = reload_open_log(app, app->conf, true, e);
+    if (rc)
+        return rc;
+    crash_install();
+    reload_log_warnings(app->conf);
+    check_files(app);
+    rc = make_team(app, e);
+    if (rc == 0)
+        rc = pidfile_write(app->conf->pidfile, e);
+    if (rc)
+        return rc;
+    app->has_pidfile = true;
+    rc = team_start(app->team, e);
+    if (rc == 0)
+        rc = listeners_start(app->listeners, app->loop, app->team, e);
+    return rc;
+}
+
+static void say_up(struct app *app)
+{
+    listeners_log(app->listeners);
+    log_info("process up: pgbraid %s, %d worker%s, %s", PGBRAID_VERSION,
+             team_size(app->team), team_size(app->team) == 1 ? "" : "s",
+             OpenSSL_version(OPENSSL_VERSION));
+    notify_ready();
+    daemon_report_up(&app->report);
+}
+
+/* --- end --------------------------------------------------------------------
+ */
+
+static void tear_down(struct app *app)
+{
+    if (app->team)
+        team_free(app->team);
+    listeners_free(app->listeners);
+    signals_stop(&app->signals);
+    if (app->has_pidfile)
+        pidfile_remove(app->conf->pidfile);
+    if (app->loop)
+        loop_free(app->loop);
+    if (app->shared)
+        shared_free(app->shared);
+    tls_pair_unref(&app->tls);
+    conf_unref(app->conf);
+    log_stop();
+    crash_set_logfile(NULL);
+}
+
+static int run(const struct args *args)
+{
+    struct app app = {.args = *args, .report = -1};
+    struct err e = {0};
+    signals_block();
+    int rc = start(&app, &e);
+    if (rc) {
+        log_fatal("%s", e.text);
+        if (app.is_background && app.report >= 0)
+            fprintf(stderr, "pgbraid: %s\n", e.text);
+    } else {
+        say_up(&app);
+        reload_watch_users(&app);
+        stats_log_start(&app);
+        loop_run(app.loop);
+    }
+    tear_down(&app);
+    return rc ? 1 : 0;
+}
+
+/* --- without running --------------------------------------------------------
+ */
+
+static void print_finding(void *arg, bool is_error, const char *text)
+{
+    fprintf(stderr, "%s: %s\n", is_error ? "error" : "warning", text);
+}
+
+static int check(const char *file)
+{
+    int mistakes = conf_check(file, print_finding, NULL);
+    if (mistakes) {
+        fprintf(stderr, "%s: %d mistake%s\n", file, mistakes,
+                mistakes == 1 ? "" : "s");
+        return 1;
+    }
+    printf("%s: configuration is fine\n", file);
+    return 0;
+}
+
+static int print_version(void)
+{
+    printf("pgbraid %s\n%s\n", PGBRAID_VERSION,
+           OpenSSL_version(OPENSSL_VERSION));
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct args args;
+    struct err e;
+    if (args_parse(&args, argc, argv, &e)) {
+        fprintf(stderr, "pgbraid: %s\nTry \"pgbraid --help\".\n", e.text);
+        return 1;
+    }
+    switch (args.mode) {
+    case ARGS_HELP:
+        fputs(args_help, stdout);
+        return 0;
+    case ARGS_VERSION:
+        return print_version();
+    case ARGS_CHECK:
+        return check(args.file);
+    case ARGS_RUN:
+        return run(&args);
+    }
+    return 1;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+#include "main/notify.h"
+
+void notify_ready(void)
+{
+}
+
+void notify_reloading(int64_t monotonic_us)
+{
+}
+
+void notify_stopping(void)
+{
+}
+
+void notify_status(const char *text)
+{
+}
+
+int notify_take_sockets(int *first)
+{
+    *first = -1;
+    return 0;
+}

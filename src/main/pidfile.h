@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* The file that names the running process. path may be NULL or "": no file.
+ * Main thread. */
+#ifndef MAIN_PIDFILE_H
+#define MAIN_PIDFILE_H
+
+#include "base/err.h"
+
+/* Removes the file of a process that is gone; an error when it lives. */
+NODISCARD int pidfile_check(const char *path, struct err *e);
+
+/* Appears whole, and only if nobody else's is there. */
+NODISCARD int pidfile_write(const char *path, struct err *e);
+
+void pidfile_remove(const char *path);
+
+#endif
