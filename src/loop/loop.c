@@ -29,6 +29,8 @@ struct loop {
     char *scratch[LOOP_SCRATCH_COUNT];
     struct io wake;
     struct loop_stats stats;
+    struct epoll_event *at_hand; /* of the turn that is running */
+    int n_at_hand;
     struct message *inbox; /* taken from the mailbox, oldest first */
 
     /* written by other threads; on cache lines of their own */
@@ -133,6 +135,11 @@ void loop_mod(struct loop *loop, struct io *io, uint32_t events)
 void loop_del(struct loop *loop, struct io *io)
 {
     io->on_event = NULL;
+    /* An event at hand would be another thread's business once that thread has
+     * registered io anew. */
+    for (int i = 0; i < loop->n_at_hand; i++)
+        if (loop->at_hand[i].data.ptr == io)
+            loop->at_hand[i].data.ptr = NULL;
     (void)epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, io->fd, NULL);
 }
 
@@ -247,11 +254,14 @@ static void one_turn(struct loop *loop)
     must(n >= 0 || errno == EINTR);
     loop->now_us = clock_now_us();
     loop->stats.turns++;
+    loop->at_hand = ev;
+    loop->n_at_hand = n;
     for (int i = 0; i < n; i++) {
         struct io *io = ev[i].data.ptr;
-        if (io->on_event)
+        if (io && io->on_event)
             io->on_event(io, ev[i].events);
     }
+    loop->n_at_hand = 0;
     if (n > 0)
         loop->stats.events += (uint64_t)n;
     handle_mail(loop);

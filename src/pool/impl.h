@@ -60,6 +60,7 @@ enum body_mode {
 };
 
 struct client_login; /* client_login.c; only while logging in */
+struct host_count;   /* limits.c */
 struct client_map;   /* prepared.c: names of prepared statements */
 
 struct client {
@@ -88,6 +89,7 @@ struct client {
     bool is_registered; /* counted in db, user and shared */
     bool wants_close;   /* after what it sent is answered */
     bool is_notified;   /* query_wait_notify was sent */
+    bool is_skipping;   /* its batch was canceled: up to the next Sync */
     uint8_t key_n;
     uint8_t key[4 + CANCEL_KEY_SIZE]; /* pid and key */
     uint32_t unnamed_seq;
@@ -95,7 +97,8 @@ struct client {
     int64_t connect_us, request_us; /* request: of its last activity */
     int64_t wait_us;                /* since when it waits */
     int64_t query_us, xact_us;      /* since when they run; 0: none */
-    struct client *next_key;        /* in the bucket of shard.keys */
+    bool has_key; /* registered in shard.keys */
+    struct client *next_key; /* in its bucket */
 };
 
 /* ---------------------------------------------------------------- server */
@@ -159,9 +162,8 @@ struct server {
     int64_t connect_us;
     int64_t request_us; /* linked since, or last used */
     struct addr at;     /* where it is connected */
+    char *host_name;    /* for certificates; NULL for a Unix socket */
     char *job_error;    /* text of the error of a job */
-    struct task move;   /* lend.c */
-    int move_to;
 };
 
 /* ------------------------------------------------------------------ pool */
@@ -181,11 +183,11 @@ struct pool {
     int n_login_waiting; /* clients whose login needs a server's settings */
     struct list login_waiting;
     unsigned next_host; /* round robin */
-    int64_t lifetime_spread_us;
+    int64_t evict_asked_us;
     struct pool_stats stats;
     struct task dispatch; /* pool_dispatch() from the loop */
-    struct list cancels;  /* waiting for their turn */
-    int n_cancels;
+    struct list cancels;  /* cancel.c: on their way to a server, or waiting */
+    int n_cancels;        /* of them on their way */
 };
 
 /* ----------------------------------------------------------------- shard */
@@ -196,7 +198,8 @@ struct shard {
     int index;
     struct shared *shared;
     struct loop *loop;
-    struct conf *conf; /* a reference */
+    _Atomic(struct loop *) loop_shown; /* the same, for other threads */
+    struct conf *conf;                 /* a reference */
     struct list pools, clients;
     int n_clients;
     struct tls_ctx *client_tls, *server_tls;
@@ -211,8 +214,15 @@ struct shard {
     bool is_suspended;
     shard_idle_cb on_empty;
     uint64_t n_lent, n_borrowed;
-    struct list host_counts; /* limits.c */
+    struct list logins;   /* of struct client_login, the oldest first */
+    int64_t slow_tick_us; /* janitor.c */
 };
+
+/* The loop of another worker; NULL while it does not run. */
+static inline struct loop *shard_loop_now(struct shard *sh)
+{
+    return atomic_load_explicit(&sh->loop_shown, memory_order_acquire);
+}
 
 static inline int64_t shard_now(const struct shard *sh)
 {
@@ -247,8 +257,20 @@ void client_update_flow(struct client *c);
 /* Reads held input again, now that something it waited for has happened. */
 void client_go_on(struct client *c);
 
+extern const struct stream_handler client_handler;
+
+/* A fresh connection; takes fd and, also on failure, host (limits.c). */
+struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,
+                             struct host_count *host);
+
+void client_login_begin(struct client *c, struct host_count *host);
 void client_login_data(struct client *c, const char *p, size_t n);
+void client_login_secured(struct client *c);
+void client_login_leave(struct client *c);
 void client_login_free(struct client *c);
+void client_login_expire(struct shard *sh);
+const char *client_login_user(const struct client *c);
+const char *client_login_database(const struct client *c);
 /* The pool's settings are known, or the reason why not. */
 void client_login_welcome(struct client *c);
 void client_login_refuse(struct client *c, const char *sqlstate,
@@ -258,7 +280,6 @@ void client_login_query_start(struct client *c);
 void client_login_query_reply(struct client *c, char type, struct slice body);
 void client_login_query_done(struct client *c);
 bool client_login_runs_query(const struct client *c);
-int64_t client_login_deadline_us(const struct client *c);
 
 /* ------------------------------------------------------ server.c,
  * server_login.c */
@@ -281,9 +302,18 @@ void server_update_flow(struct server *s);
 void server_run_job(struct server *s, enum server_job job, struct slice sql);
 void server_job_done(struct server *s);
 
-/* The login, up to the first ReadyForQuery. */
+void server_run_auth_query(struct server *s, struct slice sql,
+                           struct slice user);
+const char *server_state_name(const struct server *s);
+
+/* The login, up to the first ReadyForQuery; what the stream says meanwhile. */
 void server_login_start(struct server *s);
+void server_login_connect(struct server *s);
+void server_login_opened(struct server *s);
 void server_login_data(struct server *s, const char *p, size_t n);
+void server_login_lost(struct server *s, const struct err *e);
+void server_login_fail(struct server *s, const char *sqlstate,
+                       const char *text);
 void server_login_free(struct server *s);
 extern const struct stream_handler server_handler;
 
@@ -295,6 +325,10 @@ void link_detach(struct client *c);
 
 void link_from_client(struct client *c, const char *p, size_t n);
 void link_from_server(struct server *s, const char *p, size_t n);
+
+/* The request that c waits with is given up: its messages, up to the
+ * ReadyForQuery that it expects, are dropped, and that is answered. */
+void link_skip_request(struct client *c);
 
 /* Gives the server back if it is free and its mode says so. */
 void link_release_if_idle(struct server *s);
@@ -332,6 +366,8 @@ void prepared_note_query(struct client *c, struct server *s);
 
 /* Same for a query of ours, which no client sees. */
 void prepared_note_own_query(struct server *s);
+/* A query of ours leaves an unnamed statement. */
+void prepared_note_own_parse(struct server *s);
 
 enum outcome { OUTCOME_DONE, OUTCOME_FAILED, OUTCOME_SKIPPED };
 
@@ -380,6 +416,7 @@ void pool_server_failed(struct pool *p, const char *sqlstate, const char *text);
 /* A server logged in: its settings, if they are the first. */
 void pool_server_came(struct pool *p, const struct pg_params *welcome);
 
+struct budget_limits pool_limits(const struct pool *p, bool with_reserve);
 bool pool_is_paused(const struct pool *p);
 int pool_count_servers(const struct pool *p);
 void pool_publish(struct pool *p);
@@ -401,16 +438,24 @@ void cancel_register(struct client *c);
 void cancel_unregister(struct client *c);
 /* c sent a CancelRequest. */
 void cancel_request(struct client *c, uint32_t pid, struct slice key);
-/* c, a requester, is going away. */
-void cancel_requester_gone(struct client *c);
+/* s is closed: requests for it have nothing to wait for. */
+void cancel_server_gone(struct server *s);
+void cancel_expire(struct pool *p);
+void cancel_count(const struct pool *p, int *active, int *waiting);
+void cancel_stop(struct pool *p); /* at the end of the worker */
 
 /* --------------------------------------------------------------- janitor.c */
 
 void janitor_start(struct shard *sh);
+void janitor_stop(struct shard *sh);
 
 /* ---------------------------------------------------------------- limits.c */
 
-/* One more connection from this address; false when it has too many. */
-bool limits_host_enter(struct shard *sh, const struct addr *peer);
+/* One more connection from this address that has not logged in; false when it
+ * has too many (then it is not counted). *out is NULL when nothing is counted.
+ */
+bool limits_host_enter(struct shared *s, const struct addr *peer, int max,
+                       struct host_count **out);
+void limits_host_leave(struct shared *s, struct host_count *h); /* NULL: fine */
 
 #endif

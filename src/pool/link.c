@@ -325,6 +325,8 @@ static enum step unlinked_message(struct client *c, struct message_in *m,
                                   bool *needs_server)
 {
     *needs_server = false;
+    if (c->is_skipping && m->p[0] != PG_MSG_SYNC)
+        return discard(c, m);
     switch (m->p[0]) {
     case PG_MSG_COPY_DATA:
     case PG_MSG_COPY_DONE:
@@ -335,6 +337,7 @@ static enum step unlinked_message(struct client *c, struct message_in *m,
     case PG_MSG_SYNC:
         if (m->have < m->total)
             return STEP_MORE;
+        c->is_skipping = false;
         return answer_sync_locally(c, m);
     default:
         *needs_server = true;
@@ -449,6 +452,25 @@ void client_go_on(struct client *c)
         c->in = in;
     }
     after_input(c, step);
+}
+
+void link_skip_request(struct client *c)
+{
+    /* What is held begins with the request. */
+    char type = c->in.n ? c->in.p[0] : 0;
+    bool is_simple = type == PG_MSG_QUERY || type == PG_MSG_FUNCTION_CALL;
+    if (is_simple && c->in.n >= PG_HEADER_SIZE) {
+        static const char ready[] = {'Z', 0, 0, 0, 5, 'I'};
+        size_t total = (size_t)pg_get_u32(c->in.p + 1) + 1;
+        size_t here = MIN(total, (size_t)c->in.n);
+        inbuf_drop(&c->in, here);
+        c->body_left = (uint32_t)(total - here);
+        c->body_mode = BODY_DISCARD;
+        (void)stream_write(c->stream, ready, sizeof ready);
+    } else {
+        c->is_skipping = true;
+    }
+    client_go_on(c);
 }
 
 static void hold(struct client *c, const char *p, size_t n)
@@ -576,6 +598,18 @@ static void note_job_error(struct server *s, struct slice body)
                            : mem_strdup("error without a text");
 }
 
+static bool tag_is(struct slice body, const char *tag)
+{
+    size_t n = strlen(tag);
+    return body.n >= n && !memcmp(body.p, tag, n);
+}
+
+static bool drops_all(struct slice tag)
+{
+    return tag.n && tag.p[0] == 'D' &&
+           (tag_is(tag, "DISCARD ALL") || tag_is(tag, "DEALLOCATE ALL"));
+}
+
 /* A message of a query of ours. */
 static void own_reply(struct replying *r, char type, struct slice m)
 {
@@ -586,17 +620,13 @@ static void own_reply(struct replying *r, char type, struct slice m)
         note_job_error(s, body);
     if (s->job == JOB_AUTH && r->c)
         client_login_query_reply(r->c, type, body);
+    if (type == PG_MSG_COMMAND_COMPLETE && drops_all(body))
+        prepared_forget_all(NULL, s);
     if (type == PG_MSG_PARAMETER_STATUS) {
         link_note_parameter(s, body, &is_news);
         if (is_news && r->c && s->job == JOB_SET)
             outv_copy(&r->o, m.p, m.n);
     }
-}
-
-static bool tag_is(struct slice body, const char *tag)
-{
-    size_t n = strlen(tag);
-    return body.n >= n && !memcmp(body.p, tag, n);
 }
 
 static void note_ready(struct replying *r)
@@ -687,20 +717,18 @@ static enum body_mode one_reply(struct replying *r, struct slice m,
         confused(r, type);
         return BODY_DISCARD;
     }
-    enum track_kind kind = t.has_entry ? t.entry.kind : TRACK_QUERY;
-    if (ours && kind != TRACK_QUERY && !t.has_failed) {
-        /* ParseComplete or CloseComplete of a request of ours. */
-        if (t.has_entry)
-            prepared_settle(r->c, s, &t.entry, OUTCOME_DONE);
-        if (type != PG_MSG_NOTICE && type != PG_MSG_PARAMETER_STATUS)
-            return BODY_DISCARD;
-        ours = false;
-    }
     if (ours && s->job != JOB_NONE) {
         if (is_whole)
             own_reply(r, type, m);
+        if (t.has_failed)
+            after_error(r, &t.entry);
         if (type == PG_MSG_READY)
             s->job_ended = true;
+        return BODY_DISCARD;
+    }
+    if (ours && t.has_entry && !t.has_failed) {
+        /* ParseComplete or CloseComplete of a request of ours. */
+        prepared_settle(r->c, s, &t.entry, OUTCOME_DONE);
         return BODY_DISCARD;
     }
     if (type == PG_MSG_PARAMETER_STATUS && is_whole) {
@@ -728,8 +756,7 @@ static enum body_mode one_reply(struct replying *r, struct slice m,
         prepared_settle(r->c, s, &t.entry, OUTCOME_DONE);
         answer_local(r->c, s, &r->o);
     }
-    if (type == PG_MSG_COMMAND_COMPLETE && is_whole && body.p[0] == 'D' &&
-        (tag_is(body, "DISCARD ALL") || tag_is(body, "DEALLOCATE ALL")))
+    if (type == PG_MSG_COMMAND_COMPLETE && is_whole && drops_all(body))
         prepared_forget_all(r->c, s);
     if (type == PG_MSG_READY)
         note_ready(r);

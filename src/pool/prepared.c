@@ -169,6 +169,12 @@ void prepared_note_own_query(struct server *s)
     s->big_unnamed_of = 0;
 }
 
+void prepared_note_own_parse(struct server *s)
+{
+    prepared_note_own_query(s);
+    s->big_unnamed_of = UNNAMED_UNKNOWN;
+}
+
 void prepared_free_server(struct server *s)
 {
     forget_named(s);

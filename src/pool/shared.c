@@ -16,6 +16,7 @@ struct shared *shared_new(struct conf *conf, int n_shards)
     pthread_mutex_init(&s->records_lock, NULL);
     pthread_mutex_init(&s->budget_lock, NULL);
     pthread_mutex_init(&s->conf_lock, NULL);
+    pthread_mutex_init(&s->hosts_lock, NULL);
     rand_bytes(s->process_key, sizeof s->process_key);
     s->start_wall_us = clock_wall_us();
     return s;
@@ -60,6 +61,7 @@ void shared_free(struct shared *s)
     pthread_mutex_destroy(&s->records_lock);
     pthread_mutex_destroy(&s->budget_lock);
     pthread_mutex_destroy(&s->conf_lock);
+    pthread_mutex_destroy(&s->hosts_lock);
     mem_wipe(s->process_key, sizeof s->process_key);
     free(s);
 }
@@ -124,6 +126,15 @@ struct user_rec *shared_user(struct shared *s, struct slice name)
         u->next = s->user_list;
         s->user_list = u;
     }
+    pthread_mutex_unlock(&s->records_lock);
+    return u;
+}
+
+struct user_rec *shared_find_user(struct shared *s, struct slice name)
+{
+    struct user_rec *u;
+    pthread_mutex_lock(&s->records_lock);
+    HASH_FIND(hh, s->users, name.p, name.n, u);
     pthread_mutex_unlock(&s->records_lock);
     return u;
 }

@@ -107,6 +107,9 @@ struct shared {
 
     pthread_mutex_t budget_lock;
 
+    pthread_mutex_t hosts_lock; /* limits.c */
+    struct host_count *hosts;
+
     pthread_mutex_t conf_lock;
     struct conf *conf;
 
@@ -130,6 +133,7 @@ void shared_set_conf(struct shared *s, struct conf *conf);
 struct db_rec *shared_db(struct shared *s, struct slice name);
 struct db_rec *shared_find_db(struct shared *s, struct slice name);
 struct user_rec *shared_user(struct shared *s, struct slice name);
+struct user_rec *shared_find_user(struct shared *s, struct slice name);
 struct pool_rec *shared_pool(struct shared *s, struct db_rec *db,
                              struct user_rec *user);
 

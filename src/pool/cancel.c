@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* CancelRequest. The key names a client; which worker has it is found by asking
+ * each in turn, so that a client may move. The owner delivers:
+ *
+ *   waiting client   its query is answered with 57014 here
+ *   linked client    a CancelRequest with the server's own key is sent over a
+ *                    connection of its own, only if the client still holds that
+ *                    server when the connection stands
+ *   anything else    nothing to cancel
+ *
+ * The server is not given to anybody else before PostgreSQL has closed the
+ * cancel connection, which it does after the signal was sent: so a cancel never
+ * meets a query of another client. If that takes too long, the server is
+ * closed. The requester's connection is closed last. */
+#include <stdlib.h>
+
+#include "auth/crypto.h"
+#include "base/log.h"
+#include "base/rand.h"
+#include "net/tls.h"
+#include "pool/impl.h"
+
+enum { KEY_MAX = 4 + CANCEL_KEY_SIZE, CANCELS_MIN = 8 };
+
+/* ------------------------------------------------------------------- keys */
+
+void cancel_make_key(struct client *c)
+{
+    c->key_n =
+        (uint8_t)(4 + (c->minor >= PG_MINOR_LONG_KEY ? CANCEL_KEY_SIZE : 4));
+    rand_bytes(c->key, c->key_n);
+    c->key[0] &= 0x7f; /* drivers take the first four bytes for a pid */
+}
+
+static unsigned bucket_of(const uint8_t *key)
+{
+    return (unsigned)(key[1] | key[2] << 8 | key[3] << 16) % KEY_BUCKETS;
+}
+
+void cancel_register(struct client *c)
+{
+    struct client **b = &c->shard->keys[bucket_of(c->key)];
+    c->next_key = *b;
+    *b = c;
+    c->has_key = true;
+}
+
+void cancel_unregister(struct client *c)
+{
+    if (!c->has_key)
+        return;
+    struct client **b = &c->shard->keys[bucket_of(c->key)];
+    while (*b != c)
+        b = &(*b)->next_key;
+    *b = c->next_key;
+    c->has_key = false;
+}
+
+static struct client *find(struct shard *sh, const uint8_t *key, size_t n)
+{
+    struct client *c = sh->keys[bucket_of(key)];
+    while (c && (c->key_n != n ||
+                 !crypto_equal(slice_of(c->key, n), slice_of(key, n))))
+        c = c->next_key;
+    return c;
+}
+
+/* --------------------------------------------------------------- messages */
+
+enum note_kind { NOTE_FIND, NOTE_DONE };
+
+struct note {
+    struct message m;
+    struct shard *to;
+    enum note_kind kind;
+    int from; /* worker of the requester */
+    uint64_t requester;
+    int hops;
+    size_t n;
+    uint8_t key[KEY_MAX];
+};
+
+static void handle(struct message *m, void *loop_data);
+
+static void post(struct shard *to, const struct note *body)
+{
+    struct loop *loop = shard_loop_now(to);
+    if (!loop)
+        return;
+    struct note *m = mem_new(sizeof *m);
+    *m = *body;
+    m->m.handle = handle;
+    m->to = to;
+    mailbox_send(loop, &m->m);
+}
+
+static void tell_requester(struct shard *sh, int from, uint64_t requester)
+{
+    post(sh->shared->shard[from],
+         &(struct note){.kind = NOTE_DONE, .requester = requester});
+}
+
+/* --------------------------------------------------------------- delivery */
+
+enum cancel_step {
+    CANCEL_QUEUED,
+    CANCEL_CONNECT,
+    CANCEL_SSL,
+    CANCEL_TLS,
+    CANCEL_SENT
+};
+
+/* One CancelRequest on its way to a server. */
+struct cancel {
+    struct list node; /* in pool.cancels */
+    struct pool *pool;
+    struct server *server; /* counted in its n_cancels while on the way */
+    struct stream *stream;
+    uint64_t client; /* whose query it is for */
+    int from;
+    uint64_t requester;
+    int64_t start_us;
+    enum cancel_step step;
+};
+
+static void start_queued(struct pool *p);
+
+static void finish(struct cancel *k)
+{
+    struct pool *p = k->pool;
+    struct server *s = k->server;
+    struct shard *sh = p->shard;
+    if (k->step != CANCEL_QUEUED)
+        p->n_cancels--;
+    if (k->stream)
+        stream_close(k->stream);
+    list_remove(&k->node);
+    tell_requester(sh, k->from, k->requester);
+    if (s && k->step != CANCEL_QUEUED && --s->n_cancels == 0 &&
+        s->state == SERVER_CANCELED)
+        pool_give_server(s);
+    loop_free_later(sh->loop, k);
+    start_queued(p);
+}
+
+static bool still_holds(const struct cancel *k)
+{
+    const struct server *s = k->server;
+    return s && s->client && s->client->id == k->client && s->job == JOB_NONE &&
+           !pg_track_is_idle(&s->track);
+}
+
+static void deliver(struct cancel *k)
+{
+    struct pgbuf *b = &k->pool->shard->text;
+    if (!still_holds(k)) {
+        finish(k);
+        return;
+    }
+    pgbuf_reset(b);
+    pg_put_cancel_request(b, k->server->pid, k->server->key, k->server->key_n);
+    (void)stream_write(k->stream, b->p, b->n);
+    pgbuf_wipe(b);
+    k->step = CANCEL_SENT;
+}
+
+static void on_open(struct stream *st)
+{
+    struct cancel *k = st->owner;
+    struct pgbuf *b = &k->pool->shard->text;
+    bool with_tls =
+        k->server && stream_tls(k->server->stream) && k->step == CANCEL_CONNECT;
+    if (!with_tls) {
+        deliver(k);
+        return;
+    }
+    pgbuf_reset(b);
+    pg_put_ssl_request(b);
+    k->step = CANCEL_SSL;
+    (void)stream_write(st, b->p, b->n);
+}
+
+static const struct stream_handler cancel_handler;
+
+static void on_data(struct stream *st, const char *p, size_t n)
+{
+    struct cancel *k = st->owner;
+    if (k->step != CANCEL_SSL || n != 1 || p[0] != 'S') {
+        finish(k); /* nothing else is ever said on such a connection */
+        return;
+    }
+    k->step = CANCEL_TLS;
+    k->stream = tls_connect(k->stream, k->pool->shard->server_tls,
+                            k->server ? k->server->host_name : NULL,
+                            TLS_ALPN_POSTGRESQL, &cancel_handler, k);
+}
+
+static void on_eof(struct stream *st)
+{
+    finish(st->owner);
+}
+
+static void on_error(struct stream *st, const struct err *e)
+{
+    struct cancel *k = st->owner;
+    if (k->step != CANCEL_SENT)
+        log_warning("cancel request could not be delivered: %s", e->text);
+    finish(k);
+}
+
+static const struct stream_handler cancel_handler = {
+    .on_open = on_open,
+    .on_data = on_data,
+    .on_eof = on_eof,
+    .on_error = on_error,
+};
+
+static int max_cancels(const struct pool *p)
+{
+    int size = conf_pool_size(p->shard->conf, p->cdb, p->cuser);
+    return MAX(2 * size, (int)CANCELS_MIN);
+}
+
+static void start(struct cancel *k)
+{
+    struct sock_options o = {0};
+    struct err e;
+    k->step = CANCEL_CONNECT;
+    k->pool->n_cancels++;
+    k->server->n_cancels++;
+    k->stream = sock_connect(k->pool->shard->loop, &k->server->at, &o,
+                             &cancel_handler, k, &e);
+    if (!k->stream) {
+        log_warning("cancel request could not be delivered: %s", e.text);
+        finish(k);
+    }
+}
+
+static void start_queued(struct pool *p)
+{
+    list_for_safe(n, &p->cancels)
+    {
+        struct cancel *k = list_entry(n, struct cancel, node);
+        if (k->step != CANCEL_QUEUED)
+            continue;
+        if (p->n_cancels >= max_cancels(p))
+            return;
+        if (still_holds(k)) {
+            start(k);
+            continue;
+        }
+        list_remove(&k->node);
+        tell_requester(p->shard, k->from, k->requester);
+        loop_free_later(p->shard->loop, k);
+    }
+}
+
+void cancel_server_gone(struct server *s)
+{
+    list_for_safe(n, &s->pool->cancels)
+    {
+        struct cancel *k = list_entry(n, struct cancel, node);
+        if (k->server == s)
+            k->server = NULL; /* ends by itself */
+    }
+}
+
+void cancel_expire(struct pool *p)
+{
+    int64_t limit = p->shard->conf->cancel_wait_timeout_us;
+    list_for_safe(n, &p->cancels)
+    {
+        struct cancel *k = list_entry(n, struct cancel, node);
+        struct server *s = k->server;
+        if (limit <= 0 || shard_now(p->shard) - k->start_us < limit)
+            continue;
+        bool was_sent = k->step == CANCEL_SENT;
+        finish(k);
+        if (was_sent && s)
+            server_close(s, "cancel_wait_timeout");
+        return; /* the list may have changed; the next tick goes on */
+    }
+}
+
+void cancel_stop(struct pool *p)
+{
+    list_for_safe(n, &p->cancels)
+    {
+        struct cancel *k = list_entry(n, struct cancel, node);
+        if (k->stream)
+            stream_close(k->stream);
+        list_remove(&k->node);
+        free(k);
+    }
+}
+
+void cancel_count(const struct pool *p, int *active, int *waiting)
+{
+    *active = p->n_cancels;
+    *waiting = 0;
+    for (struct list *n = p->cancels.next; n != &p->cancels; n = n->next)
+        *waiting += list_entry(n, struct cancel, node)->step == CANCEL_QUEUED;
+}
+
+/* ------------------------------------------------------------------ routing */
+
+/* The client waits for a server: what it asked is answered here. */
+static void cancel_waiting(struct client *c)
+{
+    struct pgbuf *b = &c->shard->text;
+    pool_stop_waiting(c);
+    pgbuf_reset(b);
+    pg_put_error(b, "ERROR", "57014",
+                 "canceling statement due to user request");
+    (void)stream_write(c->stream, b->p, b->n);
+    link_skip_request(c);
+}
+
+static void deliver_to(struct client *c, const struct note *m)
+{
+    struct shard *sh = c->shard;
+    struct server *s = c->server;
+    struct cancel *k;
+    if (c->state == CLIENT_WAITING)
+        cancel_waiting(c);
+    if (c->state != CLIENT_ACTIVE || !s || s->job != JOB_NONE ||
+        pg_track_is_idle(&s->track)) {
+        tell_requester(sh, m->from, m->requester);
+        return;
+    }
+    k = mem_new(sizeof *k);
+    k->pool = s->pool;
+    k->server = s;
+    k->client = c->id;
+    k->from = m->from;
+    k->requester = m->requester;
+    k->start_us = shard_now(sh);
+    list_init(&k->node);
+    list_push_back(&s->pool->cancels, &k->node);
+    start_queued(s->pool);
+}
+
+static void look_here(struct shard *sh, const struct note *m)
+{
+    struct client *c = find(sh, m->key, m->n);
+    if (c) {
+        deliver_to(c, m);
+        return;
+    }
+    struct note on = *m;
+    if (--on.hops <= 0)
+        tell_requester(sh, m->from, m->requester);
+    else
+        post(sh->shared->shard[(sh->index + 1) % sh->shared->n_shards], &on);
+}
+
+static void handle(struct message *message, void *loop_data)
+{
+    struct note *m = container_of(message, struct note, m);
+    if (m->kind == NOTE_FIND) {
+        look_here(m->to, m);
+    } else {
+        struct client *c = shard_find_client(m->to, m->requester);
+        if (c && c->state == CLIENT_CANCEL)
+            client_drop(c, "cancel request was dealt with");
+    }
+    mem_wipe(m->key, sizeof m->key);
+    free(m);
+}
+
+void cancel_request(struct client *c, uint32_t pid, struct slice key)
+{
+    struct shard *sh = c->shard;
+    struct note m = {.kind = NOTE_FIND,
+                     .from = sh->index,
+                     .requester = c->id,
+                     .hops = sh->shared->n_shards};
+    if (key.n > CANCEL_KEY_SIZE) {
+        client_drop(c, "bad cancel request");
+        return;
+    }
+    pg_set_u32(m.key, pid);
+    memcpy(m.key + 4, key.p, key.n);
+    m.n = 4 + key.n;
+    post(sh, &m);
+}

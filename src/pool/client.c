@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* The life of a client: accepted, logged in (client_login.c), served (link.c),
+ * closed. Whatever way it ends, its server is given back clean or closed. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "net/tls.h"
+#include "pool/impl.h"
+
+static bool is_legal(enum client_state from, enum client_state to)
+{
+    static const unsigned next[] = {
+        [CLIENT_LOGIN] =
+            1u << CLIENT_IDLE | 1u << CLIENT_CONSOLE | 1u << CLIENT_CANCEL,
+        [CLIENT_IDLE] = 1u << CLIENT_WAITING | 1u << CLIENT_ACTIVE,
+        [CLIENT_WAITING] = 1u << CLIENT_IDLE,
+        [CLIENT_ACTIVE] = 1u << CLIENT_IDLE,
+        [CLIENT_CONSOLE] = 0,
+        [CLIENT_CANCEL] = 0,
+        [CLIENT_CLOSED] = 0,
+    };
+    return to == CLIENT_CLOSED || (next[from] >> to & 1);
+}
+
+void client_set_state(struct client *c, enum client_state to)
+{
+    must(is_legal(c->state, to));
+    if (c->pool) {
+        c->pool->n_active +=
+            (to == CLIENT_ACTIVE) - (c->state == CLIENT_ACTIVE);
+        c->pool->n_clients +=
+            (to >= CLIENT_IDLE && to <= CLIENT_ACTIVE) -
+            (c->state >= CLIENT_IDLE && c->state <= CLIENT_ACTIVE);
+    }
+    c->state = (uint8_t)to;
+}
+
+const char *client_name(const struct client *c, char buf[CLIENT_NAME_MAX])
+{
+    struct addr a;
+    char at[ADDR_TEXT_MAX] = "?";
+    int fd = c->stream ? stream_fd(c->stream) : -1;
+    if (fd >= 0 && !addr_of_peer(fd, &a)) {
+        if (addr_is_unix(&a))
+            slice_copy(slice_str("unix"), at, sizeof at);
+        else
+            addr_text(&a, at, sizeof at);
+    }
+    snprintf(buf, CLIENT_NAME_MAX, "C-%p: %s/%s@%s", (const void *)c,
+             c->db ? c->db->name : client_login_database(c),
+             c->user ? c->user->name : client_login_user(c), at);
+    return buf;
+}
+
+/* ------------------------------------------------------------------ stream */
+
+static void console_data(struct client *c, const char *p, size_t n);
+
+static void on_data(struct stream *st, const char *p, size_t n)
+{
+    struct client *c = st->owner;
+    switch ((enum client_state)c->state) {
+    case CLIENT_LOGIN:
+        client_login_data(c, p, n);
+        break;
+    case CLIENT_IDLE:
+    case CLIENT_WAITING:
+    case CLIENT_ACTIVE:
+        link_from_client(c, p, n);
+        break;
+    case CLIENT_CONSOLE:
+        console_data(c, p, n);
+        break;
+    default:
+        break;
+    }
+}
+
+static void on_drain(struct stream *st)
+{
+    struct client *c = st->owner;
+    if (c->server)
+        server_update_flow(c->server);
+}
+
+static void on_eof(struct stream *st)
+{
+    struct client *c = st->owner;
+    if (c->state == CLIENT_CANCEL)
+        client_drop(c, "cancel requester left");
+    else
+        client_finish(c, "client unexpected eof");
+}
+
+static void on_error(struct stream *st, const struct err *e)
+{
+    client_drop(st->owner, "client connection: %s", e->text);
+}
+
+static void on_open(struct stream *st)
+{
+    client_login_secured(st->owner);
+}
+
+const struct stream_handler client_handler = {
+    .on_open = on_open,
+    .on_data = on_data,
+    .on_drain = on_drain,
+    .on_eof = on_eof,
+    .on_error = on_error,
+};
+
+/* Input is not read while it could only pile up: held for a server or a reply,
+ * or in front of a server that does not take it. */
+void client_update_flow(struct client *c)
+{
+    struct server *s = c->server;
+    bool full =
+        c->in.n >= HOLD_BYTES && (c->state == CLIENT_WAITING || c->is_stalled ||
+                                  (s && s->job != JOB_NONE));
+    if (s && stream_pending(s->stream) > STREAM_BACKLOG_HIGH)
+        full = true;
+    if (full || c->wants_close || c->shard->is_suspended)
+        stream_pause(c->stream);
+    else
+        stream_resume(c->stream);
+}
+
+/* ------------------------------------------------------------------ closing */
+
+static bool server_is_clean(const struct client *c, const struct server *s)
+{
+    bool between_messages = c->body_left == 0 || c->body_mode == BODY_DISCARD;
+    return pg_track_is_idle(&s->track) && between_messages &&
+           s->body_left == 0 && s->in.n == 0;
+}
+
+static void settle_all(struct client *c, struct server *s)
+{
+    struct track_entry e;
+    while (pg_track_drain(&s->track, &e))
+        prepared_settle(c, s, &e, OUTCOME_SKIPPED);
+}
+
+static void give_server_back(struct client *c)
+{
+    struct server *s = c->server;
+    if (!s)
+        return;
+    bool is_clean = server_is_clean(c, s);
+    bool runs_job = s->job != JOB_NONE;
+    bool ended_here = s->pool->mode == CONF_POOL_SESSION ||
+                      c->shard->conf->server_reset_query_always;
+    if (!is_clean && !runs_job)
+        settle_all(c, s);
+    c->server = NULL;
+    s->client = NULL;
+    s->has_barrier_bound = false;
+    s->request_us = shard_now(c->shard);
+    if (runs_job) {
+        /* Our own query ends by itself, then the server is free. */
+        server_set_state(s, SERVER_TESTED);
+        stream_resume(s->stream);
+    } else if (!is_clean || c->is_replication) {
+        server_close(s, "client disconnected with queries in progress");
+    } else {
+        s->needs_reset = s->needs_reset || ended_here;
+        stream_resume(s->stream);
+        pool_give_server(s);
+    }
+}
+
+static void unregister(struct client *c)
+{
+    struct shard *sh = c->shard;
+    cancel_unregister(c);
+    if (c->is_registered) {
+        atomic_fetch_sub(&c->db->n_clients, 1);
+        atomic_fetch_sub(&c->user->n_clients, 1);
+    }
+    atomic_fetch_sub(&sh->shared->n_clients, 1);
+    list_remove(&c->node_all);
+    sh->n_clients--;
+    if (sh->is_draining && sh->n_clients == 0 && sh->on_empty)
+        sh->on_empty(sh);
+}
+
+static void teardown(struct client *c)
+{
+    struct shard *sh = c->shard;
+    enum client_state was = c->state;
+    pool_stop_waiting(c);
+    client_login_leave(c);
+    if (was == CLIENT_CONSOLE)
+        sh->console->end(c);
+    client_set_state(c, CLIENT_CLOSED);
+    give_server_back(c);
+    client_login_free(c);
+    prepared_free_client(c);
+    inbuf_clear(&c->in);
+    if (c->params)
+        pg_params_unref(c->params);
+    mem_wipe(c->key, sizeof c->key);
+    unregister(c);
+    stream_close(c->stream);
+    loop_free_later(sh->loop, c);
+}
+
+static void log_end(struct client *c, const char *why)
+{
+    char name[CLIENT_NAME_MAX];
+    if (c->shard->conf->log_disconnections)
+        log_info("%s closing because: %s (age=%llds)", client_name(c, name),
+                 why,
+                 (long long)((shard_now(c->shard) - c->connect_us) / 1000000));
+}
+
+void client_drop(struct client *c, const char *fmt, ...)
+{
+    char why[ERR_TEXT_MAX];
+    if (c->state == CLIENT_CLOSED)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    log_end(c, why);
+    teardown(c);
+}
+
+void client_close(struct client *c, const char *sqlstate, const char *fmt, ...)
+{
+    char why[ERR_TEXT_MAX], name[CLIENT_NAME_MAX];
+    if (c->state == CLIENT_CLOSED)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    struct pgbuf *b = &c->shard->text;
+    pgbuf_reset(b);
+    pg_put_error(b, "FATAL", sqlstate, why);
+    (void)stream_write(c->stream, b->p, b->n);
+    if (c->shard->conf->log_pooler_errors)
+        log_warning("%s pooler error: %s", client_name(c, name), why);
+    log_end(c, why);
+    teardown(c);
+}
+
+struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,
+                             struct host_count *host)
+{
+    struct client *c = mem_new(sizeof *c);
+    c->shard = sh;
+    c->id = ++sh->shared->last_client_id;
+    c->connect_us = c->request_us = shard_now(sh);
+    list_init(&c->node_all);
+    list_init(&c->node_pool);
+    client_login_begin(c, host);
+    c->stream = sock_accepted(sh->loop, fd,
+                              addr_is_unix(peer) ? STREAM_UNIX : STREAM_TCP,
+                              &client_handler, c);
+    if (!c->stream) {
+        client_login_free(c);
+        free(c);
+        return NULL;
+    }
+    list_push_front(&sh->clients, &c->node_all);
+    sh->n_clients++;
+    atomic_fetch_add(&sh->shared->n_clients, 1);
+    return c;
+}
+
+void client_finish(struct client *c, const char *why)
+{
+    struct server *s = c->server;
+    if (c->state == CLIENT_ACTIVE && s && s->job == JOB_NONE &&
+        s->track.count && !c->is_replication) {
+        c->wants_close = true;
+        inbuf_clear(&c->in);
+        client_update_flow(c);
+        return;
+    }
+    client_drop(c, "%s", why);
+}
+
+/* ----------------------------------------------------------------- console */
+
+enum { CONSOLE_MESSAGE_MAX = 65536 };
+
+static void console_data(struct client *c, const char *p, size_t n)
+{
+    if (inbuf_append(&c->in, p, n)) {
+        client_close(c, "53200", "out of memory");
+        return;
+    }
+    struct inbuf in = c->in;
+    c->in = (struct inbuf){0};
+    size_t at = 0;
+    while (c->state == CLIENT_CONSOLE && in.n - at >= PG_HEADER_SIZE) {
+        size_t total = (size_t)pg_get_u32(in.p + at + 1) + 1;
+        if (total < PG_HEADER_SIZE || total > CONSOLE_MESSAGE_MAX) {
+            client_close(c, "08P01", "invalid message length");
+            break;
+        }
+        if (in.n - at < total)
+            break;
+        char type = in.p[at];
+        struct slice body =
+            slice_of(in.p + at + PG_HEADER_SIZE, total - PG_HEADER_SIZE);
+        at += total;
+        c->request_us = shard_now(c->shard);
+        if (type == PG_MSG_TERMINATE)
+            client_drop(c, "client close request");
+        else
+            c->shard->console->message(c, type, body);
+    }
+    if (c->state != CLIENT_CONSOLE) {
+        inbuf_clear(&in);
+        return;
+    }
+    inbuf_drop(&in, at);
+    c->in = in;
+}
+
+void client_console_send(struct client *c, const struct pgbuf *b)
+{
+    (void)stream_write(c->stream, b->p, b->n);
+}
+
+void client_console_set(struct client *c, void *state)
+{
+    c->console = state;
+}
+
+void *client_console_get(const struct client *c)
+{
+    return c->console;
+}
+
+void client_console_end(struct client *c)
+{
+    client_drop(c, "console session ended");
+}
+
+struct shard *client_shard(const struct client *c)
+{
+    return c->shard;
+}
+
+uint64_t client_id(const struct client *c)
+{
+    return c->id;
+}
+
+bool client_is_admin(const struct client *c)
+{
+    return c->is_admin;
+}
+
+const char *client_user(const struct client *c)
+{
+    return c->user ? c->user->name : "";
+}

@@ -1,0 +1,933 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* A client's login.
+ *
+ *   SSLRequest, GSSENCRequest, direct TLS: answered, once each
+ *   StartupMessage: database, user, settings; the rules that need no secret
+ *   secret: auth_file, else auth_query through a server of the auth user
+ *   authentication dialogue (auth_client)
+ *   limits; the pool; the settings of its servers, for which the first client
+ *   of a pool waits until a server has logged in
+ *   AuthenticationOk, ParameterStatus..., BackendKeyData, ReadyForQuery
+ *
+ * Failures end the session with a FATAL ErrorResponse. What depends on whether
+ * a user or a database exists is told only after the dialogue. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "auth/auth_client.h"
+#include "auth/cert.h"
+#include "auth/userdb.h"
+#include "base/log.h"
+#include "config.h"
+#include "net/tls.h"
+#include "pg/pg_read.h"
+#include "pg/pg_startup.h"
+#include "pool/impl.h"
+
+enum login_step {
+    STEP_STARTUP, /* the first packets */
+    STEP_TLS,     /* shaking hands */
+    STEP_QUERY,   /* auth_query waits or runs */
+    STEP_PASSWORD,
+    STEP_WELCOME, /* waits for the settings of a server */
+};
+
+struct setting {
+    struct setting *next;
+    struct slice name, value; /* behind the struct */
+};
+
+struct client_login {
+    struct list node; /* in shard.logins, the oldest first */
+    struct client *client;
+    struct host_count *host; /* limits.c; NULL: not counted */
+    enum login_step step;
+    bool ssl_done, gss_done;
+    bool is_console;
+    bool sent_negotiation;
+    struct auth_client *auth;
+    struct setting *settings;
+    struct setting **settings_end;
+    char *user, *database;
+    struct auth_secret secret; /* of auth_query */
+    bool secret_found;
+    bool query_failed, row_seen;
+    enum auth_method method;
+};
+
+void client_login_free(struct client *c)
+{
+    struct client_login *l = c->login;
+    if (!l)
+        return;
+    while (l->settings) {
+        struct setting *next = l->settings->next;
+        free(l->settings);
+        l->settings = next;
+    }
+    auth_client_free(l->auth);
+    auth_secret_fini(&l->secret);
+    free(l->user);
+    free(l->database);
+    list_remove(&l->node);
+    limits_host_leave(c->shard->shared, l->host);
+    free(l);
+    c->login = NULL;
+}
+
+bool client_login_runs_query(const struct client *c)
+{
+    return c->login && c->login->step == STEP_QUERY;
+}
+
+void client_login_begin(struct client *c, struct host_count *host)
+{
+    struct client_login *l = mem_new(sizeof *l);
+    c->login = l;
+    l->client = c;
+    l->host = host;
+    l->settings_end = &l->settings;
+    list_init(&l->node);
+    list_push_back(&c->shard->logins, &l->node);
+}
+
+/* Logins that take too long; the oldest are in front. */
+void client_login_expire(struct shard *sh)
+{
+    int64_t limit = sh->conf->client_login_timeout_us;
+    list_for_safe(n, &sh->logins)
+    {
+        struct client_login *l = list_entry(n, struct client_login, node);
+        struct client *c = l->client;
+        if (limit <= 0 || shard_now(sh) - c->connect_us < limit)
+            return;
+        client_close(c, "08P01", "client_login_timeout%s",
+                     l->step == STEP_WELCOME || l->step == STEP_QUERY
+                         ? " (server down)"
+                         : "");
+    }
+}
+
+const char *client_login_user(const struct client *c)
+{
+    return c->login && c->login->user ? c->login->user : "(nouser)";
+}
+
+const char *client_login_database(const struct client *c)
+{
+    return c->login && c->login->database ? c->login->database : "(nodb)";
+}
+
+static struct slice user_of(const struct client *c)
+{
+    return slice_str(c->login->user);
+}
+
+static void keep_setting(struct client_login *l, struct slice name,
+                         struct slice value)
+{
+    struct setting *k = mem_new(sizeof *k + name.n + value.n);
+    char *p = (char *)(k + 1);
+    memcpy(p, name.p, name.n);
+    memcpy(p + name.n, value.p, value.n);
+    k->name = slice_of(p, name.n);
+    k->value = slice_of(p + name.n, value.n);
+    *l->settings_end = k;
+    l->settings_end = &k->next;
+}
+
+/* ------------------------------------------------------------------ welcome */
+
+/* The last messages of the login; the session begins. */
+static void send_welcome(struct client *c)
+{
+    struct pgbuf *b = &c->shard->text;
+    pgbuf_reset(b);
+    pg_put_auth(b, PG_AUTH_OK);
+    pg_params_put_all(c->params, b);
+    cancel_make_key(c);
+    pg_put_backend_key_data(b, pg_get_u32(c->key), c->key + 4, c->key_n - 4u);
+    if (c->shard->conf->login_notify_message &&
+        *c->shard->conf->login_notify_message)
+        pg_put_notice(b, "NOTICE", "00000",
+                      c->shard->conf->login_notify_message);
+    pg_put_ready(b, PG_TX_IDLE);
+    (void)stream_write(c->stream, b->p, b->n);
+}
+
+static bool is_tracked(const struct client *c, struct slice name)
+{
+    return pg_params_is_standard(name) ||
+           conf_tracks_parameter(c->shard->conf, name);
+}
+
+/* The settings of a fresh session: the server's, changed as the client asked
+ * for. */
+static void make_params(struct client *c, const struct pg_params *base)
+{
+    c->params = pg_params_ref(base);
+    for (struct setting *k = c->login->settings; k; k = k->next)
+        c->params = pg_params_with(c->params, k->name, k->value);
+}
+
+static void add_host_to_name(struct client *c)
+{
+    struct slice name = slice_str("application_name");
+    char text[256], at[ADDR_TEXT_MAX] = "unix";
+    struct addr a;
+    if (!c->shard->conf->application_name_add_host)
+        return;
+    if (!addr_of_peer(stream_fd(c->stream), &a) && !addr_is_unix(&a))
+        addr_text(&a, at, sizeof at);
+    struct slice app = pg_params_get(c->params, name);
+    snprintf(text, sizeof text, SLICE_FMT " - %s", SLICE_ARG(app), at);
+    c->params = pg_params_with(c->params, name, slice_str(text));
+}
+
+static void begin_session(struct client *c)
+{
+    struct pool *p = c->pool;
+    make_params(c, atomic_load(&p->rec->welcome));
+    add_host_to_name(c);
+    client_login_free(c);
+    send_welcome(c);
+    cancel_register(c);
+    client_set_state(c, CLIENT_IDLE);
+    p->stats.client_login_count++;
+    c->request_us = shard_now(c->shard);
+    if (c->in.n)
+        client_go_on(c); /* it did not wait for us */
+}
+
+void client_login_welcome(struct client *c)
+{
+    struct pool *p = c->pool;
+    list_remove(&c->node_pool);
+    p->n_login_waiting--;
+    begin_session(c);
+}
+
+void client_login_refuse(struct client *c, const char *sqlstate,
+                         const char *text)
+{
+    if (c->login && c->login->step == STEP_WELCOME) {
+        list_remove(&c->node_pool);
+        c->pool->n_login_waiting--;
+        c->login->step = STEP_STARTUP;
+    }
+    client_close(c, sqlstate, "%s", text);
+}
+
+void client_login_leave(struct client *c)
+{
+    if (c->login && c->login->step == STEP_WELCOME) {
+        list_remove(&c->node_pool);
+        c->pool->n_login_waiting--;
+    }
+}
+
+/* The console speaks for itself: settings that drivers look for. */
+static void begin_console(struct client *c)
+{
+    static const char *const pairs[][2] = {
+        {"server_version", "16.0 (pgbraid " PGBRAID_VERSION ")"},
+        {"client_encoding", "UTF8"},
+        {"server_encoding", "UTF8"},
+        {"DateStyle", "ISO"},
+        {"TimeZone", "GMT"},
+        {"standard_conforming_strings", "on"},
+        {"is_superuser", "on"},
+        {"integer_datetimes", "on"},
+    };
+    c->params = pg_params_empty();
+    for (size_t i = 0; i < ARRAY_SIZE(pairs); i++)
+        c->params = pg_params_with(c->params, slice_str(pairs[i][0]),
+                                   slice_str(pairs[i][1]));
+    client_login_free(c);
+    send_welcome(c);
+    client_set_state(c, CLIENT_CONSOLE);
+    c->shard->console->start(c);
+    if (c->in.n && c->state == CLIENT_CONSOLE) {
+        struct inbuf in = c->in;
+        c->in = (struct inbuf){0};
+        c->stream->handler->on_data(c->stream, in.p, in.n);
+        inbuf_clear(&in);
+    }
+}
+
+/* ------------------------------------------------------------ authenticated */
+
+static bool within(atomic_int *n, int limit)
+{
+    return limit <= 0 || atomic_load(n) < limit;
+}
+
+static void log_login(struct client *c)
+{
+    char name[CLIENT_NAME_MAX];
+    const struct tls_info *tls = stream_tls(c->stream);
+    if (!c->shard->conf->log_connections)
+        return;
+    log_info("%s login attempt: db=%s user=%s tls=%s", client_name(c, name),
+             c->login->database, c->login->user, tls ? tls->version : "no");
+}
+
+static void register_client(struct client *c)
+{
+    atomic_fetch_add(&c->db->n_clients, 1);
+    atomic_fetch_add(&c->user->n_clients, 1);
+    c->is_registered = true;
+}
+
+/* Who it is has been proven; may it come in? */
+static void admit(struct client *c, const struct conf_db *cdb)
+{
+    struct shard *sh = c->shard;
+    const struct conf *conf = sh->conf;
+    const struct conf_user *cuser =
+        conf_find_user(conf, slice_str(c->user->name));
+    if (atomic_load(&c->db->is_disabled)) {
+        client_close(c, "08P01", "database \"%s\" is disabled", c->db->name);
+        return;
+    }
+    if (!within(&c->db->n_clients, conf_max_db_client_connections(conf, cdb))) {
+        client_close(c, "08P01",
+                     "client connections exceeded "
+                     "(max_db_client_connections)");
+        return;
+    }
+    if (!within(&c->user->n_clients,
+                conf_max_user_client_connections(conf, cuser))) {
+        client_close(c, "08P01",
+                     "client connections exceeded "
+                     "(max_user_client_connections)");
+        return;
+    }
+    register_client(c);
+    struct user_rec *as =
+        cdb->user ? shared_user(sh->shared, slice_str(cdb->user)) : c->user;
+    c->pool = pool_get(sh, c->db, as);
+    if (atomic_load(&c->pool->rec->welcome)) {
+        begin_session(c);
+        return;
+    }
+    c->login->step = STEP_WELCOME;
+    list_push_back(&c->pool->login_waiting, &c->node_pool);
+    c->pool->n_login_waiting++;
+    pool_dispatch_later(c->pool);
+}
+
+/* For later logins, of clients and to servers. */
+static void keep_what_was_proven(struct client *c)
+{
+    struct client_login *l = c->login;
+    const struct auth_user *known =
+        userdb_find(c->shard->conf->users, user_of(c));
+    if (l->secret_found)
+        user_rec_set_secret(c->user, &l->secret);
+    if (!l->auth)
+        return;
+    const struct auth_secret *derived = auth_client_derived(l->auth);
+    user_rec_set_keys(c->user, auth_client_keys(l->auth));
+    if (derived && known)
+        user_rec_set_derived(c->user, &known->secret, derived);
+}
+
+static void authenticated(struct client *c)
+{
+    struct client_login *l = c->login;
+    const struct conf *conf = c->shard->conf;
+    c->user = shared_user(c->shard->shared, user_of(c));
+    keep_what_was_proven(c);
+    if (l->is_console) {
+        c->db = shared_db(c->shard->shared, slice_str(l->database));
+        struct slice user = slice_str(c->user->name);
+        c->is_admin =
+            conf_is_admin_user(conf, user) || conf->auth_type == CONF_AUTH_ANY;
+        if (!c->is_admin && !conf_is_stats_user(conf, user)) {
+            client_close(c, "08P01", "not allowed");
+            return;
+        }
+        begin_console(c);
+        return;
+    }
+    const struct conf_db *cdb = conf_find_db(conf, slice_str(l->database));
+    if (!cdb)
+        cdb = conf_fallback_db(conf);
+    if (!cdb) {
+        client_close(c, "3D000", "no such database: %s", l->database);
+        return;
+    }
+    c->db = shared_db(c->shard->shared, slice_str(l->database));
+    admit(c, cdb);
+}
+
+static void auth_failed(struct client *c, int rc, const struct err *e)
+{
+    char name[CLIENT_NAME_MAX];
+    if (rc == ERR_AUTH) {
+        log_warning("%s authentication failed: %s", client_name(c, name),
+                    e->text);
+        client_close(c, "28P01",
+                     "password authentication failed for user "
+                     "\"%s\"",
+                     c->login->user);
+        return;
+    }
+    client_close(c, err_sqlstate(rc), "%s", e->text);
+}
+
+/* What the dialogue says to the client, and what comes of it. */
+static void auth_result(struct client *c, int rc, struct pgbuf *out,
+                        const struct err *e)
+{
+    if (out->n)
+        (void)stream_write(c->stream, out->p, out->n);
+    pgbuf_wipe(out);
+    if (rc == AUTH_MORE)
+        return;
+    if (rc != AUTH_OK) {
+        auth_failed(c, rc < 0 ? rc : ERR_UNSUPPORTED, e);
+        return;
+    }
+    authenticated(c);
+}
+
+static const struct auth_secret *
+secret_of(struct client *c, struct auth_secret *cached, struct slice *plain)
+{
+    struct client_login *l = c->login;
+    const struct auth_user *known =
+        userdb_find(c->shard->conf->users, user_of(c));
+    struct user_rec *rec = shared_find_user(c->shard->shared, user_of(c));
+    if (!known)
+        return l->secret_found ? &l->secret : NULL;
+    if (l->method == AUTH_METHOD_SCRAM && rec &&
+        known->secret.kind == AUTH_SECRET_PLAIN &&
+        user_rec_get_derived(rec, &known->secret, cached)) {
+        *plain = auth_secret_text(&known->secret);
+        return cached;
+    }
+    return &known->secret;
+}
+
+static void start_dialogue(struct client *c)
+{
+    struct client_login *l = c->login;
+    struct shard *sh = c->shard;
+    const struct tls_info *tls = stream_tls(c->stream);
+    struct auth_secret cached = {0};
+    struct err e = {0};
+    struct pgbuf *b = &sh->text;
+    struct auth_client_params params = {
+        .method = l->method,
+        .user = user_of(c),
+        .process_key =
+            slice_of(sh->shared->process_key, sizeof sh->shared->process_key),
+        .scram_iterations = sh->conf->scram_iterations,
+        .has_tls = tls != NULL,
+        .allow_plus = tls != NULL,
+        .tls_server_end_point = tls ? tls->server_end_point : slice_of("", 0),
+    };
+    params.secret = secret_of(c, &cached, &params.plain);
+    l->auth = auth_client_new(&params);
+    auth_secret_fini(&cached);
+    l->step = STEP_PASSWORD;
+    pgbuf_reset(b);
+    int rc = auth_client_start(l->auth, b, &e);
+    auth_result(c, rc, b, &e);
+}
+
+/* A certificate stands for the password. */
+static void check_certificate(struct client *c)
+{
+    const struct tls_info *tls = stream_tls(c->stream);
+    struct err e = {0};
+    if (!tls || !tls->has_client_cert) {
+        client_close(c, "28000",
+                     "connection requires a valid client certificate");
+        return;
+    }
+    if (cert_check_role(tls->peer_cert, user_of(c), NULL, NULL, &e)) {
+        char name[CLIENT_NAME_MAX];
+        log_warning("%s certificate: %s", client_name(c, name), e.text);
+        client_close(c, "28000", "certificate authentication failed");
+        return;
+    }
+    authenticated(c);
+}
+
+/* With `any` no name is known; the pool's user must be a forced one. */
+static void accept_anybody(struct client *c)
+{
+    const struct conf *conf = c->shard->conf;
+    const struct conf_db *cdb =
+        conf_find_db(conf, slice_str(c->login->database));
+    if (!cdb)
+        cdb = conf_fallback_db(conf);
+    if (!c->login->is_console && cdb && !cdb->user) {
+        client_close(c, "08P01",
+                     "auth_type=any requires a forced user: set user= for "
+                     "database \"%s\"",
+                     c->login->database);
+        return;
+    }
+    authenticated(c);
+}
+
+static void authenticate(struct client *c)
+{
+    switch (c->login->method) {
+    case AUTH_METHOD_ANY:
+        accept_anybody(c);
+        break;
+    case AUTH_METHOD_CERT:
+        check_certificate(c);
+        break;
+    case AUTH_METHOD_HBA:
+    case AUTH_METHOD_PAM:
+    case AUTH_METHOD_LDAP:
+        client_close(c, "0A000", "auth_type %s is not supported yet",
+                     auth_method_name(c->login->method));
+        break;
+    default:
+        start_dialogue(c);
+        break;
+    }
+}
+
+/* --------------------------------------------------------------- auth_query */
+
+/* True when the user must be looked up in the database. */
+static bool needs_query(const struct client *c, const struct conf_db *cdb)
+{
+    const struct conf *conf = c->shard->conf;
+    const char *auth_user = conf_auth_user(conf, cdb);
+    if (!auth_user || !*auth_user || c->login->is_console)
+        return false;
+    if (c->login->method == AUTH_METHOD_ANY ||
+        c->login->method == AUTH_METHOD_CERT || !conf_auth_query(conf, cdb))
+        return false;
+    return !userdb_find(conf->users, user_of(c));
+}
+
+static void start_query(struct client *c, const struct conf_db *cdb)
+{
+    struct shard *sh = c->shard;
+    const char *in_db = conf_auth_dbname(sh->conf, cdb);
+    struct slice db =
+        in_db && *in_db ? slice_str(in_db) : slice_str(c->login->database);
+    const struct conf_db *adb = conf_find_db(sh->conf, db);
+    struct slice user = slice_str(conf_auth_user(sh->conf, cdb));
+    if (!adb && !conf_fallback_db(sh->conf)) {
+        client_close(c, "08P01",
+                     "auth_dbname: no database \"" SLICE_FMT "\" is "
+                     "configured",
+                     SLICE_ARG(db));
+        return;
+    }
+    c->login->step = STEP_QUERY;
+    c->pool =
+        pool_get(sh, shared_db(sh->shared, db), shared_user(sh->shared, user));
+    (void)pool_want_server(c);
+}
+
+void client_login_query_start(struct client *c)
+{
+    const struct conf *conf = c->shard->conf;
+    const struct conf_db *cdb =
+        conf_find_db(conf, slice_str(c->login->database));
+    if (!cdb)
+        cdb = conf_fallback_db(conf);
+    const char *sql = conf_auth_query(conf, cdb);
+    server_run_auth_query(c->server, slice_str(sql ? sql : ""), user_of(c));
+}
+
+/* Columns name and secret; a NULL secret (expired) is no password at all. */
+static void read_row(struct client_login *l, struct slice body)
+{
+    struct pgread r = pgread_of(body);
+    struct slice value[2] = {{0}};
+    uint16_t n = pgread_u16(&r);
+    for (int i = 0; i < 2 && n >= 2; i++) {
+        int32_t len = pgread_i32(&r);
+        if (len >= 0)
+            value[i] = pgread_bytes(&r, (size_t)len);
+    }
+    if (n < 2 || r.bad || l->row_seen) {
+        l->query_failed = true;
+        return;
+    }
+    l->row_seen = true;
+    auth_secret_fini(&l->secret);
+    l->secret_found =
+        value[0].p && value[1].p && !auth_secret_parse(value[1], &l->secret);
+}
+
+void client_login_query_reply(struct client *c, char type, struct slice body)
+{
+    struct client_login *l = c->login;
+    if (type == PG_MSG_DATA_ROW)
+        read_row(l, body);
+    else if (type == PG_MSG_ERROR)
+        l->query_failed = true;
+}
+
+void client_login_query_done(struct client *c)
+{
+    struct client_login *l = c->login;
+    struct server *s = c->server;
+    char name[SERVER_NAME_MAX];
+    if (l->query_failed)
+        log_error("%s auth_query failed: %s", server_name(s, name),
+                  s->job_error ? s->job_error
+                               : "it must return one row of name and secret");
+    link_detach(c);
+    c->pool = NULL;
+    pool_give_server(s);
+    if (l->query_failed) {
+        client_close(c, "08P01", "bouncer config error");
+        return;
+    }
+    authenticate(c);
+}
+
+/* ------------------------------------------------------------------ start-up
+ */
+
+static void refuse_startup(struct client *c, const struct pg_startup *s,
+                           const struct err *e)
+{
+    struct pgbuf *b = &c->shard->text;
+    if (s->major < 3 && s->kind == PG_STARTUP_UNSUPPORTED) {
+        pgbuf_reset(b);
+        pg_put_error_v2(b, "FATAL", e->text);
+        (void)stream_write(c->stream, b->p, b->n);
+        client_drop(c, "%s", e->text);
+        return;
+    }
+    client_close(c, s->sqlstate ? s->sqlstate : "08P01", "%s", e->text);
+}
+
+static void send_negotiation(struct client *c, const struct pg_startup *s)
+{
+    struct pgbuf *b = &c->shard->text;
+    struct slice name, value, unknown[64];
+    size_t at = 0, n = 0;
+    while (n < ARRAY_SIZE(unknown) && pg_startup_next(s, &at, &name, &value))
+        if (pg_startup_is_extension(name))
+            unknown[n++] = name;
+    pgbuf_reset(b);
+    pg_put_negotiate_version(b, pg_startup_minor(s, PG_MINOR_LATEST), unknown,
+                             n);
+    (void)stream_write(c->stream, b->p, b->n);
+}
+
+/* One parameter of the StartupMessage or of its options. */
+static bool take_parameter(struct client *c, struct slice name,
+                           struct slice value, bool in_options)
+{
+    const struct conf *conf = c->shard->conf;
+    if (is_tracked(c, name)) {
+        keep_setting(c->login, name, value);
+        return true;
+    }
+    if (conf_ignores_parameter(conf, name) ||
+        (c->login->is_console && !in_options))
+        return true;
+    client_close(c, "08P01", "unsupported startup parameter%s: " SLICE_FMT,
+                 in_options ? " in options" : "", SLICE_ARG(name));
+    return false;
+}
+
+static bool take_options(struct client *c, struct slice options)
+{
+    struct pg_options o;
+    struct pg_option option;
+    struct err e;
+    char *buf;
+    bool ok = true;
+    if (conf_ignores_parameter(c->shard->conf, slice_str("options")))
+        return true;
+    buf = mem_new(options.n + 1);
+    pg_options_init(&o, options, buf);
+    while (ok) {
+        if (pg_options_next(&o, &option, &e)) {
+            client_close(c, "42601", "%s", e.text);
+            ok = false;
+        } else if (option.kind == PG_OPTION_END) {
+            break;
+        } else if (option.kind == PG_OPTION_SETTING) {
+            ok = take_parameter(c, option.name, option.value, true);
+        } else {
+            client_close(c, "08P01",
+                         "unsupported options startup parameter: only '-c "
+                         "config=val' and '--config=val' are allowed");
+            ok = false;
+        }
+    }
+    free(buf);
+    return ok;
+}
+
+static bool take_parameters(struct client *c, const struct pg_startup *s)
+{
+    struct slice name, value;
+    size_t at = 0;
+    while (pg_startup_next(s, &at, &name, &value)) {
+        if (slice_is(name, "user") || slice_is(name, "database") ||
+            slice_is(name, "replication") || pg_startup_is_extension(name))
+            continue;
+        if (slice_is(name, "options") ? !take_options(c, value)
+                                      : !take_parameter(c, name, value, false))
+            return false;
+    }
+    return true;
+}
+
+static enum auth_method method_of(const struct conf *conf)
+{
+    static const enum auth_method methods[] = {
+        [CONF_AUTH_ANY] = AUTH_METHOD_ANY,
+        [CONF_AUTH_TRUST] = AUTH_METHOD_TRUST,
+        [CONF_AUTH_PLAIN] = AUTH_METHOD_PLAIN,
+        [CONF_AUTH_MD5] = AUTH_METHOD_MD5,
+        [CONF_AUTH_SCRAM] = AUTH_METHOD_SCRAM,
+        [CONF_AUTH_CERT] = AUTH_METHOD_CERT,
+        [CONF_AUTH_HBA] = AUTH_METHOD_HBA,
+        [CONF_AUTH_PAM] = AUTH_METHOD_PAM,
+        [CONF_AUTH_LDAP] = AUTH_METHOD_LDAP,
+    };
+    return methods[conf->auth_type];
+}
+
+static bool has_tls_it_must(struct client *c)
+{
+    if (c->shard->conf->client_tls_sslmode < CONF_SSL_REQUIRE ||
+        stream_tls(c->stream) || c->stream->kind == STREAM_UNIX)
+        return true;
+    client_close(c, "08P01", "SSL required");
+    return false;
+}
+
+/* max_client_conn is for sessions; whoever may look at the console can still
+ * reach it. */
+static bool has_room(struct client *c, struct slice user)
+{
+    const struct conf *conf = c->shard->conf;
+    if (atomic_load(&c->shard->shared->n_clients) <= conf->max_client_conn)
+        return true;
+    if (c->login->is_console && conf_is_admin_user(conf, user))
+        return true;
+    client_close(c, "08P01", "no more connections allowed (max_client_conn)");
+    return false;
+}
+
+/* The user who runs the pooler may use its console over the Unix socket. */
+static bool is_own_user(const struct client *c, struct slice user)
+{
+    struct ucred peer;
+    socklen_t len = sizeof peer;
+    return c->stream->kind == STREAM_UNIX && slice_is(user, "pgbouncer") &&
+           !getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERCRED, &peer,
+                       &len) &&
+           peer.uid == geteuid();
+}
+
+static void start_session(struct client *c, const struct pg_startup *s)
+{
+    struct client_login *l = c->login;
+    struct shard *sh = c->shard;
+    c->minor = (uint8_t)pg_startup_minor(s, PG_MINOR_LATEST);
+    if (pg_startup_must_negotiate(s, PG_MINOR_LATEST))
+        send_negotiation(c, s);
+    l->database = mem_strndup(s->database.p, s->database.n);
+    l->is_console = conf_is_console_db(s->database);
+    l->user = mem_strndup(s->user.p, s->user.n);
+    if (!has_tls_it_must(c) || !has_room(c, s->user))
+        return;
+    if (sh->is_draining || atomic_load(&sh->shared->is_shutting_down)) {
+        client_close(c, "57P03", "pooler is shutting down");
+        return;
+    }
+    if (s->replication != PG_REPLICATION_OFF) {
+        client_close(c, "0A000",
+                     "replication connections are not supported yet");
+        return;
+    }
+    if (!take_parameters(c, s))
+        return;
+    log_login(c);
+    if (l->is_console && is_own_user(c, s->user)) {
+        c->is_admin = true;
+        c->user = shared_user(sh->shared, s->user);
+        c->db = shared_db(sh->shared, s->database);
+        begin_console(c);
+        return;
+    }
+    l->method = method_of(sh->conf);
+    const struct conf_db *cdb = conf_find_db(sh->conf, s->database);
+    if (!cdb)
+        cdb = conf_fallback_db(sh->conf);
+    if (cdb && needs_query(c, cdb))
+        start_query(c, cdb);
+    else
+        authenticate(c);
+}
+
+static void answer_ssl(struct client *c, size_t left)
+{
+    struct client_login *l = c->login;
+    bool can = c->shard->client_tls && c->stream->kind != STREAM_UNIX;
+    l->ssl_done = true;
+    if (left) {
+        client_close(c, "08P01", "received unencrypted data after SSL request");
+        return;
+    }
+    (void)stream_write(c->stream, can ? "S" : "N", 1);
+    if (!can)
+        return;
+    l->step = STEP_TLS;
+    c->stream = tls_accept(c->stream, c->shard->client_tls, &client_handler, c,
+                           slice_of("", 0), false);
+}
+
+static void answer_gss(struct client *c, size_t left)
+{
+    c->login->gss_done = true;
+    if (left) {
+        client_close(c, "08P01",
+                     "received unencrypted data after GSSAPI encryption "
+                     "request");
+        return;
+    }
+    (void)stream_write(c->stream, "N", 1);
+}
+
+void client_login_secured(struct client *c)
+{
+    if (c->login)
+        c->login->step = STEP_STARTUP;
+}
+
+static void start_direct_tls(struct client *c)
+{
+    struct inbuf in = c->in;
+    c->in = (struct inbuf){0};
+    c->login->ssl_done = true;
+    if (!c->shard->client_tls || c->stream->kind == STREAM_UNIX) {
+        client_drop(c, "direct TLS, but client_tls_sslmode is disable");
+    } else {
+        c->login->step = STEP_TLS;
+        c->stream = tls_accept(c->stream, c->shard->client_tls, &client_handler,
+                               c, slice_of(in.p, in.n), true);
+    }
+    inbuf_clear(&in);
+}
+
+/* One packet of the start; returns its size, 0 when it is not all there. */
+static size_t startup_packet(struct client *c, struct slice in)
+{
+    struct client_login *l = c->login;
+    struct pg_startup s;
+    struct err e = {0};
+    int need = pg_startup_need(in.p, in.n);
+    if (need < 0) {
+        client_drop(c, "invalid length of startup packet");
+        return 0;
+    }
+    if (!need || in.n < (size_t)need)
+        return 0;
+    struct slice packet = slice_of(in.p, (size_t)need);
+    if (pg_startup_parse(packet, &s, &e)) {
+        if (s.kind == PG_STARTUP_CANCEL)
+            client_drop(c, "bad cancel request");
+        else
+            refuse_startup(c, &s, &e);
+        return 0;
+    }
+    size_t left = in.n - packet.n;
+    if ((s.kind == PG_STARTUP_SSL && (l->ssl_done || stream_tls(c->stream))) ||
+        (s.kind == PG_STARTUP_GSSENC && l->gss_done)) {
+        (void)pg_startup_set_unsupported(&s, &e);
+        refuse_startup(c, &s, &e);
+    } else if (s.kind == PG_STARTUP_SSL) {
+        answer_ssl(c, left);
+    } else if (s.kind == PG_STARTUP_GSSENC) {
+        answer_gss(c, left);
+    } else if (s.kind == PG_STARTUP_CANCEL) {
+        client_login_free(c);
+        client_set_state(c, CLIENT_CANCEL);
+        cancel_request(c, s.cancel_pid, s.cancel_key);
+    } else {
+        start_session(c, &s);
+    }
+    return packet.n;
+}
+
+/* A password or SASL message. */
+static size_t password_message(struct client *c, struct slice in)
+{
+    struct client_login *l = c->login;
+    struct pgbuf *b = &c->shard->text;
+    struct err e = {0};
+    char type;
+    struct slice body;
+    size_t size;
+    size_t max = auth_client_body_max(l->auth) + 4;
+    if (in.n && in.p[0] != PG_MSG_PASSWORD) {
+        client_close(c, "08P01",
+                     "expected password response, got message type %u",
+                     (unsigned char)in.p[0]);
+        return 0;
+    }
+    int rc = pgread_message(in, max, &type, &body, &size);
+    if (rc < 0)
+        client_close(c, "08P01", "invalid password packet size");
+    if (rc <= 0)
+        return 0;
+    pgbuf_reset(b);
+    rc = auth_client_step(l->auth, body, b, &e);
+    auth_result(c, rc, b, &e);
+    return size;
+}
+
+void client_login_data(struct client *c, const char *p, size_t n)
+{
+    enum { LOGIN_HELD_MAX = 2 * PG_AUTH_MESSAGE_LIMIT };
+    if (c->in.n + n > LOGIN_HELD_MAX) {
+        client_drop(c, "sent too much before authentication");
+        return;
+    }
+    if (inbuf_append(&c->in, p, n)) {
+        client_drop(c, "out of memory");
+        return;
+    }
+    while (c->state == CLIENT_LOGIN && c->in.n) {
+        struct client_login *l = c->login;
+        if (l->step == STEP_STARTUP && !l->ssl_done && !l->gss_done &&
+            pg_startup_is_tls(c->in.p, c->in.n)) {
+            start_direct_tls(c);
+            return;
+        }
+        struct inbuf in = c->in;
+        size_t used = 0;
+        c->in = (struct inbuf){0};
+        if (l->step == STEP_STARTUP)
+            used = startup_packet(c, slice_of(in.p, in.n));
+        else if (l->step == STEP_PASSWORD)
+            used = password_message(c, slice_of(in.p, in.n));
+        if (c->state == CLIENT_CLOSED || c->state == CLIENT_CANCEL) {
+            mem_wipe(in.p, in.n);
+            inbuf_clear(&in);
+            return;
+        }
+        inbuf_drop(&in, used);
+        c->in = in;
+        if (!used)
+            return;
+    }
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* What happens by time alone. One timer a worker looks at the heads of lists
+ * that are in order of time, and at the servers; idle clients are walked only
+ * where client_idle_timeout is set, once a second. */
+#include "base/log.h"
+#include "pool/impl.h"
+
+enum {
+    TICK_US = 100 * 1000,
+    SLOW_TICK_US = 1000 * 1000,
+};
+
+static bool is_over(int64_t limit_us, int64_t since_us, int64_t now_us)
+{
+    return limit_us > 0 && since_us > 0 && now_us - since_us >= limit_us;
+}
+
+/* ----------------------------------------------------------------- waiting */
+
+static void notify(struct client *c)
+{
+    struct pgbuf *b = &c->shard->text;
+    c->is_notified = true;
+    pgbuf_reset(b);
+    pg_put_notice(b, "NOTICE", "00000",
+                  "No server connection available in the pool, client being "
+                  "queued");
+    (void)stream_write(c->stream, b->p, b->n);
+}
+
+static void check_waiting(struct pool *p)
+{
+    const struct conf *conf = p->shard->conf;
+    int64_t now = shard_now(p->shard);
+    int64_t limit = conf_query_wait_timeout_us(conf, p->cdb, p->cuser);
+    list_for_safe(n, &p->waiting)
+    {
+        struct client *c = list_entry(n, struct client, node_pool);
+        if (!is_over(limit, c->wait_us, now))
+            break;
+        client_close(c, "08P01", "query_wait_timeout");
+    }
+    list_for(m, &p->waiting)
+    {
+        struct client *c = list_entry(m, struct client, node_pool);
+        if (!is_over(conf->query_wait_notify_us, c->wait_us, now))
+            break;
+        if (!c->is_notified && c->state == CLIENT_WAITING)
+            notify(c);
+    }
+    if (p->n_waiting || p->n_login_waiting)
+        pool_dispatch_later(p);
+}
+
+/* A pool whose settings another worker's login has brought, or that cannot get
+ * servers at all. */
+static void check_login_waiting(struct pool *p)
+{
+    char state[6], text[FAIL_TEXT_MAX];
+    bool welcome = atomic_load(&p->rec->welcome) != NULL;
+    bool failed = p->rec->n_servers == 0 &&
+                  pool_rec_failure(p->rec, state, text, sizeof text);
+    if (!welcome && !failed)
+        return;
+    list_for_safe(n, &p->login_waiting)
+    {
+        struct client *c = list_entry(n, struct client, node_pool);
+        if (welcome)
+            client_login_welcome(c);
+        else
+            client_login_refuse(c, state, text);
+    }
+}
+
+/* ----------------------------------------------------------------- servers */
+
+static void check_active(struct server *s, int64_t now)
+{
+    const struct conf *conf = s->pool->shard->conf;
+    struct client *c = s->client;
+    const struct conf_user *u = s->pool->cuser;
+    if (!c || s->is_replication || s->job == JOB_AUTH)
+        return;
+    if (s->track.count &&
+        is_over(conf_query_timeout_us(conf, u), c->query_us, now))
+        server_close(s, "query timeout");
+    else if (!s->track.count && s->track.tx != PG_TX_IDLE &&
+             is_over(conf_idle_transaction_timeout_us(conf, u), c->request_us,
+                     now))
+        server_close(s, "idle transaction timeout");
+    else if (is_over(conf_transaction_timeout_us(conf, u), c->xact_us, now))
+        server_close(s, "transaction timeout");
+}
+
+static void check_idle(struct server *s, int64_t now)
+{
+    struct pool *p = s->pool;
+    const struct conf *conf = p->shard->conf;
+    int min = conf_min_pool_size(conf, p->cdb);
+    if (s->needs_close ||
+        s->epoch != atomic_load(&p->shard->shared->server_epoch))
+        server_close(s, "close_needed");
+    else if (is_over(conf_server_lifetime_us(conf, p->cdb), s->connect_us, now))
+        server_close(s, "server lifetime over");
+    else if (is_over(conf->server_idle_timeout_us, s->request_us, now) &&
+             p->rec->n_servers > min)
+        server_close(s, "server idle timeout");
+    else if (s->state == SERVER_IDLE && conf_server_check_query(conf) &&
+             is_over(conf->server_check_delay_us, s->request_us, now)) {
+        server_set_state(s, SERVER_USED);
+        pool_publish(p);
+    }
+}
+
+static void check_servers(struct pool *p)
+{
+    int64_t now = shard_now(p->shard);
+    int64_t connect = p->shard->conf->server_connect_timeout_us;
+    list_for_safe(a, &p->servers[SERVER_ACTIVE])
+        check_active(list_entry(a, struct server, node), now);
+    list_for_safe(i, &p->servers[SERVER_IDLE])
+        check_idle(list_entry(i, struct server, node), now);
+    list_for_safe(u, &p->servers[SERVER_USED])
+        check_idle(list_entry(u, struct server, node), now);
+    list_for_safe(l, &p->servers[SERVER_LOGIN])
+    {
+        struct server *s = list_entry(l, struct server, node);
+        if (is_over(connect, s->connect_us, now))
+            server_login_fail(s, "08P01", "connect timeout");
+    }
+    list_for_safe(t, &p->servers[SERVER_TESTED])
+    {
+        struct server *s = list_entry(t, struct server, node);
+        if (s->job == JOB_CHECK && is_over(connect, s->request_us, now))
+            server_close(s, "check query timeout");
+    }
+}
+
+/* min_pool_size holds while somebody uses the pool, or its user is forced. */
+static void keep_minimum(struct pool *p)
+{
+    const struct conf *conf = p->shard->conf;
+    int min = p->cdb ? conf_min_pool_size(conf, p->cdb) : 0;
+    struct budget_limits l;
+    if (min <= 0 || p->rec->n_servers >= min || pool_is_paused(p) ||
+        (!p->n_clients && !(p->cdb && p->cdb->user)) ||
+        p->n_servers[SERVER_LOGIN])
+        return;
+    int64_t failed = atomic_load(&p->rec->failed_us);
+    if (failed && shard_now(p->shard) - failed < conf->server_login_retry_us)
+        return;
+    l = pool_limits(p, false);
+    l.pool_size = l.pool_size > 0 ? MIN(l.pool_size, min) : min;
+    if (budget_take(p->shard->shared, p->rec, &l) == BUDGET_OK)
+        server_open(p, NULL);
+}
+
+/* ----------------------------------------------------------------- clients */
+
+static void check_idle_clients(struct shard *sh)
+{
+    int64_t now = shard_now(sh);
+    list_for_safe(n, &sh->clients)
+    {
+        struct client *c = list_entry(n, struct client, node_all);
+        bool is_idle = c->state == CLIENT_IDLE ||
+                       (c->state == CLIENT_ACTIVE && c->server &&
+                        pg_track_is_idle(&c->server->track));
+        if (is_idle && c->pool &&
+            is_over(conf_client_idle_timeout_us(sh->conf, c->pool->cuser),
+                    c->request_us, now))
+            client_close(c, "08P01", "client_idle_timeout");
+    }
+}
+
+static bool has_idle_timeout(const struct shard *sh)
+{
+    if (sh->conf->client_idle_timeout_us > 0)
+        return true;
+    for (int i = 0; i < conf_user_count(sh->conf); i++)
+        if (conf_client_idle_timeout_us(sh->conf, conf_user_at(sh->conf, i)) >
+            0)
+            return true;
+    return false;
+}
+
+static void tick(struct timer *t)
+{
+    struct shard *sh = container_of(t, struct shard, tick);
+    int64_t now = shard_now(sh);
+    client_login_expire(sh);
+    list_for_safe(n, &sh->pools)
+    {
+        struct pool *p = list_entry(n, struct pool, node);
+        check_servers(p);
+        check_waiting(p);
+        check_login_waiting(p);
+        keep_minimum(p);
+        cancel_expire(p);
+    }
+    if (now - sh->slow_tick_us >= SLOW_TICK_US) {
+        sh->slow_tick_us = now;
+        if (has_idle_timeout(sh))
+            check_idle_clients(sh);
+    }
+    timer_set(sh->loop, &sh->tick, now + TICK_US);
+}
+
+void janitor_start(struct shard *sh)
+{
+    sh->tick.on_fire = tick;
+    timer_set(sh->loop, &sh->tick, shard_now(sh) + TICK_US);
+}
+
+void janitor_stop(struct shard *sh)
+{
+    timer_clear(sh->loop, &sh->tick);
+}

@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* A worker's part of the pooler: made, configured, looked at, taken down. */
+#include "pool/shard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "auth/auth_server.h"
+#include "base/log.h"
+#include "net/tls.h"
+#include "pool/impl.h"
+
+enum { AUTH_CACHE_MAX = 1024, TEXT_MAX = 64 << 20 };
+
+int shard_new(struct shard **out, struct shared *shared, int index,
+              const struct console_ops *console, struct err *e)
+{
+    struct shard *sh = mem_new(sizeof *sh);
+    sh->index = index;
+    sh->shared = shared;
+    sh->console = console;
+    sh->conf = shared_conf(shared);
+    list_init(&sh->pools);
+    list_init(&sh->clients);
+    list_init(&sh->logins);
+    pgbuf_init(&sh->text, TEXT_MAX);
+    sh->auth_cache = auth_cache_new(AUTH_CACHE_MAX);
+    shared->shard[index] = sh;
+    *out = sh;
+    return 0;
+}
+
+static struct resolver_options resolver_options_of(const struct conf *conf)
+{
+    return (struct resolver_options){
+        .max_ttl_us = conf->dns_max_ttl_us,
+        .nxdomain_ttl_us = conf->dns_nxdomain_ttl_us,
+        .resolv_conf = conf->resolv_conf,
+    };
+}
+
+int shard_start(struct shard *sh, struct loop *loop, struct err *e)
+{
+    struct resolver_options o = resolver_options_of(sh->conf);
+    sh->loop = loop;
+    int rc = resolver_new(&sh->resolver, loop, &o, e);
+    if (rc)
+        return rc;
+    janitor_start(sh);
+    /* Databases with a forced user keep their minimum from the start. */
+    for (int i = 0; i < conf_db_count(sh->conf); i++) {
+        const struct conf_db *db = conf_db_at(sh->conf, i);
+        if (db->user && conf_min_pool_size(sh->conf, db) > 0)
+            (void)pool_get(sh, shared_db(sh->shared, slice_str(db->name)),
+                           shared_user(sh->shared, slice_str(db->user)));
+    }
+    atomic_store_explicit(&sh->loop_shown, loop, memory_order_release);
+    return 0;
+}
+
+static bool is_of(const struct pool *p, const char *db)
+{
+    return !db || !strcmp(p->rec->db->name, db);
+}
+
+static void close_servers(struct pool *p, const char *why)
+{
+    for (int i = 0; i < SERVER_CLOSED; i++)
+        list_for_safe(n, &p->servers[i])
+            server_close(list_entry(n, struct server, node), "%s", why);
+}
+
+void shard_stop(struct shard *sh)
+{
+    struct list *n;
+    janitor_stop(sh);
+    atomic_store_explicit(&sh->loop_shown, NULL, memory_order_release);
+    while ((n = list_first(&sh->clients))) {
+        struct client *c = list_entry(n, struct client, node_all);
+        client_close(c, "57P01", "server shutting down");
+    }
+    list_for(m, &sh->pools)
+    {
+        struct pool *p = list_entry(m, struct pool, node);
+        cancel_stop(p);
+        close_servers(p, "shutdown");
+        loop_cancel(&p->dispatch);
+    }
+    resolver_free(sh->resolver);
+    sh->resolver = NULL;
+}
+
+void shard_free(struct shard *sh)
+{
+    struct list *n;
+    while ((n = list_first(&sh->pools))) {
+        struct pool *p = list_entry(n, struct pool, node);
+        list_remove(n);
+        p->rec->pool[sh->index] = NULL;
+        free(p);
+    }
+    statement_cache_fini(&sh->statements);
+    auth_cache_free(sh->auth_cache);
+    tls_ctx_unref(sh->client_tls);
+    tls_ctx_unref(sh->server_tls);
+    pgbuf_fini(&sh->text);
+    conf_unref(sh->conf);
+    free(sh);
+}
+
+void shard_accept(struct shard *sh, int fd, const struct addr *peer)
+{
+    const struct conf *conf = sh->conf;
+    struct host_count *host;
+    char text[ADDR_TEXT_MAX];
+    if (limits_host_enter(sh->shared, peer, conf->max_connections_per_address,
+                          &host) &&
+        client_accept(sh, fd, peer, host))
+        return;
+    addr_text(peer, text, sizeof text);
+    if (!host) {
+        log_warning("%s: too many connections that have not logged in "
+                    "(max_connections_per_address = %d)",
+                    text, conf->max_connections_per_address);
+        close(fd);
+    }
+}
+
+/* -------------------------------------------------------------- configuration
+ */
+
+/* Servers that the new configuration would make otherwise go once free. */
+static void mark_changed(struct pool *p, const struct conf_db *old,
+                         bool tls_changed)
+{
+    bool same =
+        old && p->cdb && conf_db_same_server(old, p->cdb) && !tls_changed;
+    if (same)
+        return;
+    for (int i = 0; i < SERVER_CLOSED; i++)
+        list_for(n, &p->servers[i]) list_entry(n, struct server, node)
+            ->needs_close = true;
+}
+
+void shard_set_conf(struct shard *sh, struct conf *conf,
+                    struct tls_ctx *client_tls, struct tls_ctx *server_tls)
+{
+    struct conf *old = sh->conf;
+    struct err e;
+    bool tls_changed = !conf_same_server_tls(old, conf);
+    sh->conf = conf;
+    tls_ctx_unref(sh->client_tls);
+    tls_ctx_unref(sh->server_tls);
+    sh->client_tls = client_tls;
+    sh->server_tls = server_tls;
+    list_for(n, &sh->pools)
+    {
+        struct pool *p = list_entry(n, struct pool, node);
+        const struct conf_db *was = p->cdb;
+        pool_refresh(p);
+        mark_changed(p, was, tls_changed);
+        if (p->n_waiting || p->n_login_waiting)
+            pool_dispatch_later(p);
+    }
+    if (sh->resolver) {
+        struct resolver_options o = resolver_options_of(conf);
+        if (resolver_reconfigure(sh->resolver, &o, &e))
+            log_error("resolver: %s", e.text);
+    }
+    conf_unref(old);
+}
+
+struct loop *shard_loop(const struct shard *sh)
+{
+    return sh->loop;
+}
+
+struct shared *shard_shared(const struct shard *sh)
+{
+    return sh->shared;
+}
+
+const struct conf *shard_conf(const struct shard *sh)
+{
+    return sh->conf;
+}
+
+int shard_index(const struct shard *sh)
+{
+    return sh->index;
+}
+
+/* ------------------------------------------------------------------- commands
+ */
+
+void shard_resume_all(struct shard *sh)
+{
+    sh->is_suspended = false;
+    list_for(n, &sh->pools)
+        pool_dispatch_later(list_entry(n, struct pool, node));
+}
+
+void shard_drain_servers(struct shard *sh, const char *db)
+{
+    static const enum server_state idle[] = {SERVER_IDLE, SERVER_USED};
+    list_for(n, &sh->pools)
+    {
+        struct pool *p = list_entry(n, struct pool, node);
+        if (!is_of(p, db))
+            continue;
+        for (size_t i = 0; i < ARRAY_SIZE(idle); i++)
+            list_for_safe(s, &p->servers[idle[i]])
+                server_close(list_entry(s, struct server, node), "paused");
+    }
+}
+
+int shard_busy_servers(const struct shard *sh, const char *db)
+{
+    int busy = 0;
+    for (struct list *n = sh->pools.next; n != &sh->pools; n = n->next) {
+        const struct pool *p = list_entry(n, struct pool, node);
+        if (is_of(p, db))
+            busy += pool_count_servers(p);
+    }
+    return busy;
+}
+
+void shard_reconnect(struct shard *sh, const char *db)
+{
+    list_for(n, &sh->pools)
+    {
+        struct pool *p = list_entry(n, struct pool, node);
+        if (!is_of(p, db))
+            continue;
+        for (int i = 0; i < SERVER_CLOSED; i++)
+            list_for(s, &p->servers[i]) list_entry(s, struct server, node)
+                ->needs_close = true;
+    }
+    list_for(m, &sh->pools)
+    {
+        struct pool *p = list_entry(m, struct pool, node);
+        list_for_safe(s, &p->servers[SERVER_IDLE])
+        {
+            struct server *k = list_entry(s, struct server, node);
+            if (k->needs_close)
+                server_close(k, "close_needed");
+        }
+        list_for_safe(u, &p->servers[SERVER_USED])
+        {
+            struct server *k = list_entry(u, struct server, node);
+            if (k->needs_close)
+                server_close(k, "close_needed");
+        }
+    }
+}
+
+void shard_kill(struct shard *sh, const char *db)
+{
+    list_for_safe(n, &sh->clients)
+    {
+        struct client *c = list_entry(n, struct client, node_all);
+        bool is_session = c->state >= CLIENT_IDLE && c->state <= CLIENT_ACTIVE;
+        if (is_session && (!db || !strcmp(c->db->name, db)))
+            client_close(c, "08P01", "admin forced disconnect");
+    }
+    list_for(m, &sh->pools)
+    {
+        struct pool *p = list_entry(m, struct pool, node);
+        if (is_of(p, db))
+            close_servers(p, "admin forced disconnect");
+    }
+}
+
+bool shard_kill_client(struct shard *sh, uint64_t id)
+{
+    struct client *c = shard_find_client(sh, id);
+    if (!c)
+        return false;
+    client_close(c, "08P01", "admin forced disconnect");
+    return true;
+}
+
+struct client *shard_find_client(struct shard *sh, uint64_t id)
+{
+    list_for(n, &sh->clients)
+    {
+        struct client *c = list_entry(n, struct client, node_all);
+        if (c->id == id)
+            return c;
+    }
+    return NULL;
+}
+
+void shard_drain_clients(struct shard *sh)
+{
+    sh->is_draining = true;
+    list_for_safe(n, &sh->clients)
+    {
+        struct client *c = list_entry(n, struct client, node_all);
+        if (c->state == CLIENT_IDLE)
+            client_close(c, "57P01",
+                         "terminating connection due to administrator command");
+    }
+}
+
+int shard_count_clients(const struct shard *sh)
+{
+    return sh->n_clients;
+}
+
+int shard_count_servers(const struct shard *sh)
+{
+    return shard_busy_servers(sh, NULL);
+}
+
+/* ---------------------------------------------------------------------- views
+ */
+
+void shard_each_pool(struct shard *sh, pool_view_cb cb, void *arg)
+{
+    list_for(n, &sh->pools)
+    {
+        struct pool *p = list_entry(n, struct pool, node);
+        struct pool_view v = {
+            .database = p->rec->db->name,
+            .user = p->rec->user->name,
+            .rec = p->rec,
+            .mode = p->mode,
+            .cdb = p->cdb,
+            .cl_active = p->n_clients - p->n_waiting,
+            .cl_waiting = p->n_waiting + p->n_login_waiting,
+            .sv_active = p->n_servers[SERVER_ACTIVE],
+            .sv_being_canceled = p->n_servers[SERVER_CANCELED],
+            .sv_idle = p->n_servers[SERVER_IDLE],
+            .sv_used = p->n_servers[SERVER_USED],
+            .sv_tested = p->n_servers[SERVER_TESTED],
+            .sv_login = p->n_servers[SERVER_LOGIN],
+            .stats = p->stats,
+        };
+        struct list *first = list_first(&p->waiting);
+        if (first)
+            v.maxwait_us = shard_now(sh) -
+                           list_entry(first, struct client, node_pool)->wait_us;
+        cancel_count(p, &v.cl_active_cancel, &v.cl_waiting_cancel);
+        v.sv_active_cancel = v.cl_active_cancel;
+        cb(arg, &v);
+    }
+}
+
+static void view_tls(const struct stream *st, char *buf, size_t cap)
+{
+    const struct tls_info *tls = st ? stream_tls(st) : NULL;
+    buf[0] = 0;
+    if (tls)
+        snprintf(buf, cap, "%s/%s", tls->version, tls->cipher);
+}
+
+static void view_application(const struct pg_params *params,
+                             struct conn_view *v)
+{
+    v->application_name[0] = 0;
+    if (!params)
+        return;
+    struct slice name = pg_params_get(params, slice_str("application_name"));
+    if (name.p)
+        slice_copy(name, v->application_name, sizeof v->application_name);
+}
+
+static const char *client_state_name(const struct client *c)
+{
+    switch ((enum client_state)c->state) {
+    case CLIENT_WAITING:
+        return "waiting";
+    case CLIENT_CANCEL:
+        return "active_cancel_req";
+    case CLIENT_IDLE:
+        return "idle";
+    case CLIENT_LOGIN:
+        return list_is_linked(&c->node_pool) ? "waiting" : "login";
+    default:
+        return "active";
+    }
+}
+
+void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg)
+{
+    char tls[128];
+    int64_t now = shard_now(sh);
+    list_for(n, &sh->clients)
+    {
+        struct client *c = list_entry(n, struct client, node_all);
+        struct conn_view v = {
+            .is_client = true,
+            .user = c->user ? c->user->name : client_login_user(c),
+            .database = c->db ? c->db->name : client_login_database(c),
+            .state = client_state_name(c),
+            .replication = "none",
+            .fd = stream_fd(c->stream),
+            .connect_age_us = now - c->connect_us,
+            .request_age_us = now - c->request_us,
+            .wait_us = list_is_linked(&c->node_pool) && c->wait_us
+                           ? now - c->wait_us
+                           : 0,
+            .ptr = c,
+            .link = c->server,
+            .tls = tls,
+            .prepared_statements = prepared_count_client(c),
+            .id = c->id,
+        };
+        view_tls(c->stream, tls, sizeof tls);
+        view_application(c->params, &v);
+        cb(arg, &v);
+    }
+}
+
+void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg)
+{
+    char tls[128];
+    int64_t now = shard_now(sh);
+    list_for(m, &sh->pools)
+    {
+        struct pool *p = list_entry(m, struct pool, node);
+        for (int i = 0; i < SERVER_CLOSED; i++)
+            list_for(n, &p->servers[i])
+            {
+                struct server *s = list_entry(n, struct server, node);
+                struct conn_view v = {
+                    .user = p->rec->user->name,
+                    .database = p->rec->db->name,
+                    .state = server_state_name(s),
+                    .replication = "none",
+                    .fd = s->stream ? stream_fd(s->stream) : -1,
+                    .connect_age_us = now - s->connect_us,
+                    .request_age_us = now - s->request_us,
+                    .close_needed = s->needs_close,
+                    .ptr = s,
+                    .link = s->client,
+                    .remote_pid = s->pid,
+                    .tls = tls,
+                    .prepared_statements = (int)s->n_stmts,
+                    .id = s->id,
+                };
+                view_tls(s->stream, tls, sizeof tls);
+                view_application(s->params, &v);
+                cb(arg, &v);
+            }
+    }
+}
+
+void shard_get_counts(struct shard *sh, struct shard_counts *out)
+{
+    *out =
+        (struct shard_counts){.lent = sh->n_lent, .borrowed = sh->n_borrowed};
+    list_for(n, &sh->clients)
+    {
+        const struct client *c = list_entry(n, struct client, node_all);
+        out->clients++;
+        out->login_clients += c->state == CLIENT_LOGIN;
+        out->used_clients += c->state != CLIENT_LOGIN;
+    }
+    list_for(m, &sh->pools)
+    {
+        const struct pool *p = list_entry(m, struct pool, node);
+        int all = pool_count_servers(p);
+        int idle = p->n_servers[SERVER_IDLE] + p->n_servers[SERVER_USED];
+        out->pools++;
+        out->used_servers += all - idle;
+        out->free_servers += idle;
+    }
+    if (sh->resolver) {
+        out->dns_names = resolver_n_cached(sh->resolver);
+        out->dns_pending = resolver_n_waiting(sh->resolver);
+    }
+}
