@@ -28,7 +28,7 @@ struct app {
     uint64_t max_files;
     int report; /* to the process that started the daemon; -1: none */
     bool has_pidfile;
-    bool is_background;
+    bool is_background, has_log;
 
     struct conf *conf; /* in force; a reference */
     struct tls_pair tls;

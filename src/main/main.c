@@ -199,6 +199,7 @@ static int start(struct app *app, struct err *e)
         rc = reload_open_log(app, app->conf, true, e);
     if (rc)
         return rc;
+    app->has_log = true;
     crash_install();
     reload_log_warnings(app->conf);
     check_files(app);
@@ -253,7 +254,7 @@ static int run(const struct args *args)
     int rc = start(&app, &e);
     if (rc) {
         log_fatal("%s", e.text);
-        if (app.is_background && app.report >= 0)
+        if (app.has_log && app.is_background) /* the log is elsewhere */
             fprintf(stderr, "pgbraid: %s\n", e.text);
     } else {
         say_up(&app);

@@ -52,12 +52,22 @@ static void end(struct app *app)
 /* --- waiting for it ---------------------------------------------------------
  */
 
+static void drain(struct shard *sh, void *arg)
+{
+    shard_drain_servers(sh, NULL);
+    shard_drain_clients(sh);
+}
+
+/* Servers and clients that have become idle since the last time go now. */
 static void count(struct shard *sh, void *arg)
 {
     struct app *app = arg;
-    app->stop_count += app->stop_mode == SHUTDOWN_WAIT_FOR_CLIENTS
-                           ? shard_count_clients(sh)
-                           : shard_busy_servers(sh, NULL);
+    if (app->stop_mode == SHUTDOWN_WAIT_FOR_CLIENTS) {
+        app->stop_count += shard_count_clients(sh);
+        return;
+    }
+    drain(sh, NULL);
+    app->stop_count += shard_busy_servers(sh, NULL);
 }
 
 static void set_poll(struct app *app)
@@ -85,12 +95,6 @@ static void on_poll(struct timer *t)
     struct app *app = container_of(t, struct app, stop_timer);
     app->stop_count = 0;
     team_gather(app->team, app->loop, count, end_count, app);
-}
-
-static void drain(struct shard *sh, void *arg)
-{
-    shard_drain_servers(sh, NULL);
-    shard_drain_clients(sh);
 }
 
 static void wait_for(struct app *app, enum shutdown_mode mode)
