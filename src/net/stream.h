@@ -123,8 +123,9 @@ static inline void stream_close(struct stream *s)
 }
 
 /* Takes the stream off its loop, so that another thread may attach it;
- * ERR_UNSUPPORTED when its kind cannot move or it has a backlog. Between the
- * two calls it belongs to whoever holds the pointer. Bytes that arrive
+ * ERR_UNSUPPORTED when its kind cannot move or it has a backlog. To be called
+ * from a task or a message, never from a callback of the stream itself. Between
+ * the two calls it belongs to whoever holds the pointer. Bytes that arrive
  * meanwhile are seen after the attach. */
 NODISCARD static inline int stream_detach(struct stream *s)
 {

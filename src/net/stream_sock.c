@@ -42,7 +42,6 @@ struct sock {
     bool is_ended;      /* on_eof or on_error was delivered */
     bool opened_untold; /* connected at once: on_open() is due */
     bool shutdown_wanted;
-    bool *gone;      /* of the frame that calls back: set by detach */
     struct addr *to; /* while connecting */
 };
 
@@ -160,10 +159,8 @@ static bool read_once(struct sock *k)
     }
     if (n < LOOP_SCRATCH_BYTES && !k->has_hangup)
         k->is_readable = false;
-    /* Detached by its owner, it may be another thread's already. */
-    bool *gone = k->gone;
     k->s.handler->on_data(&k->s, buf, (size_t)n);
-    return !*gone && k->is_readable;
+    return k->is_readable;
 }
 
 static void read_some(struct sock *k)
@@ -217,12 +214,13 @@ static void finish_connect(struct sock *k)
         k->s.handler->on_open(&k->s);
 }
 
-static void handle_event(struct sock *k, uint32_t events, const bool *gone)
+static void on_event(struct io *io, uint32_t events)
 {
+    struct sock *k = container_of(io, struct sock, io);
     if (k->state == SOCK_CONNECTING) {
         if (!k->is_ended && !timer_is_set(&k->timer) && !k->opened_untold)
             finish_connect(k);
-        if (*gone || k->state != SOCK_OPEN)
+        if (k->state != SOCK_OPEN)
             return;
     }
     if (k->state == SOCK_CLOSING) {
@@ -233,8 +231,6 @@ static void handle_event(struct sock *k, uint32_t events, const bool *gone)
         k->has_hangup = true;
     if (events & EPOLLOUT)
         on_writable(k);
-    if (*gone)
-        return;
     if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
         k->is_readable = true;
         if (k->state == SOCK_OPEN)
@@ -242,24 +238,15 @@ static void handle_event(struct sock *k, uint32_t events, const bool *gone)
     }
 }
 
-static void on_event(struct io *io, uint32_t events)
+static void run_task(struct task *t)
 {
-    struct sock *k = container_of(io, struct sock, io);
-    bool is_gone = false;
-    k->gone = &is_gone;
-    handle_event(k, events, &is_gone);
-    if (!is_gone)
-        k->gone = NULL;
-}
-
-static void handle_task(struct sock *k, const bool *gone)
-{
+    struct sock *k = container_of(t, struct sock, task);
     if (k->opened_untold) {
         k->opened_untold = false;
         k->state = SOCK_OPEN;
         if (k->s.handler->on_open)
             k->s.handler->on_open(&k->s);
-        if (*gone || k->state != SOCK_OPEN)
+        if (k->state != SOCK_OPEN)
             return;
     }
     if (k->error && !k->is_ended) {
@@ -271,16 +258,6 @@ static void handle_task(struct sock *k, const bool *gone)
     }
     if (k->is_readable)
         read_some(k);
-}
-
-static void run_task(struct task *t)
-{
-    struct sock *k = container_of(t, struct sock, task);
-    bool is_gone = false;
-    k->gone = &is_gone;
-    handle_task(k, &is_gone);
-    if (!is_gone)
-        k->gone = NULL;
 }
 
 static void on_timer(struct timer *t);
@@ -486,9 +463,6 @@ static int sock_detach(struct stream *s)
         return ERR_UNSUPPORTED;
     loop_del(s->loop, &k->io);
     s->loop = NULL;
-    if (k->gone)
-        *k->gone = true;
-    k->gone = NULL;
     return 0;
 }
 

@@ -177,7 +177,6 @@ static void give_server_back(struct client *c)
 static void unregister(struct client *c)
 {
     struct shard *sh = c->shard;
-    cancel_unregister(c);
     if (c->is_registered) {
         atomic_fetch_sub(&c->db->n_clients, 1);
         atomic_fetch_sub(&c->user->n_clients, 1);
@@ -204,6 +203,7 @@ static void teardown(struct client *c)
     inbuf_clear(&c->in);
     if (c->params)
         pg_params_unref(c->params);
+    cancel_unregister(c);
     mem_wipe(c->key, sizeof c->key);
     unregister(c);
     stream_close(c->stream);
