@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* SHOW CLIENTS and SHOW SERVERS. Each worker writes its rows itself. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "admin/job.h"
+#include "base/clock.h"
+#include "net/addr.h"
+
+/* The number at the end of a Unix socket's path: a server's port, or the one
+ * that the client connected to. */
+static int unix_port(const struct addr *a)
+{
+    const char *path = a->un.sun_path;
+    size_t n = a->len - MIN(a->len, offsetof(struct sockaddr_un, sun_path));
+    size_t start;
+    int64_t port;
+
+    while (n > 0 && path[n - 1] == 0)
+        n--;
+    for (start = n; start > 0 && path[start - 1] != '.';)
+        start--;
+    if (start == 0 || !slice_to_i64(slice_of(path + start, n - start), &port))
+        return 0;
+    return port > 0 && port <= UINT16_MAX ? (int)port : 0;
+}
+
+struct end {
+    char host[ADDR_TEXT_MAX];
+    int port;
+};
+
+static void describe_end(const struct addr *a, struct end *out)
+{
+    struct addr x = *a;
+
+    addr_unmap(&x);
+    addr_host_text(&x, out->host, sizeof(out->host));
+    out->port = addr_is_unix(&x) ? unix_port(&x) : addr_port(&x);
+}
+
+/* Of a Unix socket only one end has a name: both get its port. */
+static void find_ends(int fd, struct end *remote, struct end *local)
+{
+    struct addr a;
+
+    memset(remote, 0, sizeof(*remote));
+    memset(local, 0, sizeof(*local));
+    if (fd < 0)
+        return;
+    if (!addr_of_peer(fd, &a))
+        describe_end(&a, remote);
+    if (!addr_of_self(fd, &a))
+        describe_end(&a, local);
+    if (remote->port == 0)
+        remote->port = local->port;
+    if (local->port == 0)
+        local->port = remote->port;
+}
+
+static void put_time(struct table *t, int64_t age_us)
+{
+    time_t when = (time_t)((clock_wall_us() - age_us) / 1000000);
+    char text[64];
+    struct tm tm;
+
+    if (localtime_r(&when, &tm) &&
+        strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S %Z", &tm))
+        table_text(t, text);
+    else
+        table_null(t);
+}
+
+static void put_pointer(struct table *t, const void *p)
+{
+    char text[32] = "";
+
+    if (p)
+        snprintf(text, sizeof(text), "0x%" PRIxPTR, (uintptr_t)p);
+    table_text(t, text);
+}
+
+static const char *or_else(const char *s, const char *other)
+{
+    return s && s[0] ? s : other;
+}
+
+/* PgBouncer's words. */
+static const char *state_word(const struct conn_view *v)
+{
+    if (v->is_client && !v->link && !strcmp(v->state, "active"))
+        return "idle";
+    if (!v->is_client && !strcmp(v->state, "login"))
+        return "new";
+    return v->state;
+}
+
+static void put_connection(struct job *j, const struct conn_view *v)
+{
+    struct table *t = &j->table;
+    struct end remote, local;
+
+    find_ends(v->fd, &remote, &local);
+    table_row(t);
+    table_text(t, v->is_client ? "C" : "S");
+    table_text(t, or_else(v->user, "(nouser)"));
+    table_text(t, or_else(v->database, "(nodb)"));
+    table_text(t, or_else(v->replication, "none"));
+    table_text(t, state_word(v));
+    table_text(t, remote.host);
+    table_int(t, remote.port);
+    table_text(t, local.host);
+    table_int(t, local.port);
+    put_time(t, v->connect_age_us);
+    put_time(t, v->request_age_us);
+    table_int(t, v->wait_us / 1000000);
+    table_int(t, v->wait_us % 1000000);
+    table_int(t, v->close_needed);
+    put_pointer(t, v->ptr);
+    put_pointer(t, v->link);
+    table_int(t, v->remote_pid);
+    table_text(t, or_else(v->tls, ""));
+    table_text(t, v->application_name);
+    table_int(t, v->prepared_statements);
+    table_int(t, (int64_t)v->id);
+    table_row_end(t);
+}
+
+/* Those that still log in are no sessions yet. */
+static void on_client(void *arg, const struct conn_view *v)
+{
+    if (strcmp(v->state, "login") != 0)
+        put_connection(arg, v);
+}
+
+static void on_server(void *arg, const struct conn_view *v)
+{
+    put_connection(arg, v);
+}
+
+static void each_client(struct shard *sh, struct job *j)
+{
+    shard_each_client(sh, on_client, j);
+}
+
+static void each_server(struct shard *sh, struct job *j)
+{
+    shard_each_server(sh, on_server, j);
+}
+
+void show_clients(struct job *j)
+{
+    job_gather(j, each_client, job_done);
+}
+
+void show_servers(struct job *j)
+{
+    job_gather(j, each_server, job_done);
+}
