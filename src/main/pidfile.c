@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/slice.h"
 
-enum { PID_TEXT_MAX = 32 };
+enum { PID_TEXT_MAX = 32, STAT_TEXT_MAX = 256 };
 
 /* 0: there is no file; -1: it cannot be read (errno); else the length. */
 static ssize_t read_file(const char *path, char *buf, size_t cap)
@@ -28,6 +28,21 @@ static ssize_t read_file(const char *path, char *buf, size_t cap)
     return n;
 }
 
+/* Ended, but not yet waited for by its parent, which in a container may take
+ * its time: state Z in /proc/PID/stat, after the name in parentheses (proc(5)).
+ */
+static bool is_zombie(int64_t pid)
+{
+    char path[48], buf[STAT_TEXT_MAX];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    ssize_t n = read_file(path, buf, sizeof buf - 1);
+    if (n <= 0)
+        return false;
+    buf[n] = 0;
+    const char *end = strrchr(buf, ')');
+    return end && !strncmp(end, ") Z", 3);
+}
+
 /* A file without a number is somebody else's: hands off. */
 static bool may_be_alive(const char *buf, size_t n)
 {
@@ -37,7 +52,9 @@ static bool may_be_alive(const char *buf, size_t n)
         return true;
     if (pid == getpid())
         return false; /* of our number's last owner: containers */
-    return kill((pid_t)pid, 0) == 0 || errno != ESRCH;
+    if (kill((pid_t)pid, 0) && errno == ESRCH)
+        return false;
+    return !is_zombie(pid);
 }
 
 int pidfile_check(const char *path, struct err *e)

@@ -148,7 +148,9 @@ void stop_pause(struct app *app)
 
 void stop_resume(struct app *app)
 {
-    if (app->stop != STOP_NO) {
+    if (app->stop == STOP_ENDS ||
+        (app->stop == STOP_WAITS &&
+         app->stop_mode == SHUTDOWN_WAIT_FOR_SERVERS)) {
         log_info("got SIGUSR2 while shutting down, ignored");
         return;
     }

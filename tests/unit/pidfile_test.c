@@ -3,6 +3,7 @@
 
 /* The pidfile. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,6 +89,22 @@ static void test_stale(void **state)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
+/* Has ended, but its parent has not looked yet. */
+static void test_zombie(void **state)
+{
+    struct err e;
+    char text[32];
+    siginfo_t info;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(0);
+    assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    snprintf(text, sizeof text, "%d\n", (int)pid);
+    put(text);
+    assert_int_equal(pidfile_check(path, &e), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
 static void test_in_use(void **state)
 {
     static const char *const text[] = {"1\n", "", "garbage\n", "-7\n",
@@ -104,9 +121,8 @@ static void test_in_use(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_none),
-        cmocka_unit_test(test_write),
-        cmocka_unit_test(test_stale),
+        cmocka_unit_test(test_none),   cmocka_unit_test(test_write),
+        cmocka_unit_test(test_stale),  cmocka_unit_test(test_zombie),
         cmocka_unit_test(test_in_use),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
