@@ -141,8 +141,9 @@ class Address:
         """A Wire that has logged in."""
         out = self.open(False, transport)
         try:
-            out.login(user, database, password or self.password_of(user),
-                      params, version, plus)
+            if password is None:
+                password = self.password_of(user)
+            out.login(user, database, password, params, version, plus)
         except BaseException:
             out.abort()
             raise
