@@ -191,9 +191,14 @@ static void on_data(struct stream *st, const char *p, size_t n)
         finish(k); /* nothing else is ever said on such a connection */
         return;
     }
+    struct tls_ctx *ctx;
+    struct err e;
+    if (!k->server || pool_server_tls(k->pool, &ctx, &e)) {
+        finish(k);
+        return;
+    }
     k->step = CANCEL_TLS;
-    k->stream = tls_connect(k->stream, k->pool->shard->server_tls,
-                            k->server ? k->server->host_name : NULL,
+    k->stream = tls_connect(k->stream, ctx, k->server->host_name,
                             TLS_ALPN_POSTGRESQL, &cancel_handler, k);
 }
 

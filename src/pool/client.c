@@ -80,6 +80,18 @@ static void on_data(struct stream *st, const char *p, size_t n)
     }
 }
 
+void client_read_ahead(struct client *c)
+{
+    struct inbuf in = c->in;
+    if (c->state != CLIENT_CONSOLE) {
+        client_go_on(c);
+        return;
+    }
+    c->in = (struct inbuf){0};
+    console_data(c, in.p, in.n);
+    inbuf_clear(&in);
+}
+
 static void on_drain(struct stream *st)
 {
     struct client *c = st->owner;
@@ -278,8 +290,7 @@ struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,
 void client_finish(struct client *c, const char *why)
 {
     struct server *s = c->server;
-    if (c->state == CLIENT_ACTIVE && s && s->job == JOB_NONE &&
-        s->track.count && !c->is_replication) {
+    if (c->state == CLIENT_ACTIVE && s && link_will_answer(c)) {
         c->wants_close = true;
         inbuf_clear(&c->in);
         client_update_flow(c);

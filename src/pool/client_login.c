@@ -166,11 +166,22 @@ static bool is_tracked(const struct client *c, struct slice name)
 
 /* The settings of a fresh session: the server's, changed as the client asked
  * for. */
-static void make_params(struct client *c, const struct pg_params *base)
+static bool make_params(struct client *c, const struct pg_params *base)
 {
     c->params = pg_params_ref(base);
-    for (struct setting *k = c->login->settings; k; k = k->next)
+    for (struct setting *k = c->login->settings; k; k = k->next) {
+        /* What the server does not report cannot be kept apart. */
+        if (!pg_params_get(base, k->name).p) {
+            if (conf_ignores_parameter(c->shard->conf, k->name))
+                continue;
+            client_close(c, "08P01",
+                         "unsupported startup parameter: " SLICE_FMT,
+                         SLICE_ARG(k->name));
+            return false;
+        }
         c->params = pg_params_with(c->params, k->name, k->value);
+    }
+    return true;
 }
 
 static void add_host_to_name(struct client *c)
@@ -190,7 +201,8 @@ static void add_host_to_name(struct client *c)
 static void begin_session(struct client *c)
 {
     struct pool *p = c->pool;
-    make_params(c, atomic_load(&p->rec->welcome));
+    if (!make_params(c, atomic_load(&p->rec->welcome)))
+        return;
     add_host_to_name(c);
     client_login_free(c);
     send_welcome(c);
@@ -198,8 +210,6 @@ static void begin_session(struct client *c)
     client_set_state(c, CLIENT_IDLE);
     p->stats.client_login_count++;
     c->request_us = shard_now(c->shard);
-    if (c->in.n)
-        client_go_on(c); /* it did not wait for us */
 }
 
 void client_login_welcome(struct client *c)
@@ -208,6 +218,8 @@ void client_login_welcome(struct client *c)
     list_remove(&c->node_pool);
     p->n_login_waiting--;
     begin_session(c);
+    if (c->state == CLIENT_IDLE && c->in.n)
+        client_read_ahead(c);
 }
 
 void client_login_refuse(struct client *c, const char *sqlstate,
@@ -250,12 +262,6 @@ static void begin_console(struct client *c)
     send_welcome(c);
     client_set_state(c, CLIENT_CONSOLE);
     c->shard->console->start(c);
-    if (c->in.n && c->state == CLIENT_CONSOLE) {
-        struct inbuf in = c->in;
-        c->in = (struct inbuf){0};
-        c->stream->handler->on_data(c->stream, in.p, in.n);
-        inbuf_clear(&in);
-    }
 }
 
 /* ------------------------------------------------------------ authenticated */
@@ -749,7 +755,8 @@ static void start_session(struct client *c, const struct pg_startup *s)
     l->user = mem_strndup(s->user.p, s->user.n);
     if (!has_tls_it_must(c) || !has_room(c, s->user))
         return;
-    if (sh->is_draining || atomic_load(&sh->shared->is_shutting_down)) {
+    if (!l->is_console &&
+        (sh->is_draining || atomic_load(&sh->shared->is_shutting_down))) {
         client_close(c, "57P03", "pooler is shutting down");
         return;
     }
@@ -930,4 +937,6 @@ void client_login_data(struct client *c, const char *p, size_t n)
         if (!used)
             return;
     }
+    if (c->in.n)
+        client_read_ahead(c); /* it did not wait for us */
 }

@@ -97,8 +97,8 @@ struct client {
     int64_t connect_us, request_us; /* request: of its last activity */
     int64_t wait_us;                /* since when it waits */
     int64_t query_us, xact_us;      /* since when they run; 0: none */
-    bool has_key; /* registered in shard.keys */
-    struct client *next_key; /* in its bucket */
+    bool has_key;                   /* registered in shard.keys */
+    struct client *next_key;        /* in its bucket */
 };
 
 /* ---------------------------------------------------------------- server */
@@ -143,6 +143,7 @@ struct server {
     bool job_failed, job_ended;
     bool said_fatal;        /* FATAL was passed on: nothing more need be said */
     bool needs_close;       /* once it is released */
+    bool is_other_user;     /* SET SESSION AUTHORIZATION is in force */
     bool needs_reset;       /* server_reset_query before the next client */
     bool has_barrier_bound; /* a Bind of DEALLOCATE or DISCARD is open */
     bool is_reserve;        /* above pool_size */
@@ -182,7 +183,8 @@ struct pool {
     int n_waiting, n_clients, n_active;
     int n_login_waiting; /* clients whose login needs a server's settings */
     struct list login_waiting;
-    unsigned next_host; /* round robin */
+    struct tls_ctx *tls; /* where the line has TLS options of its own */
+    unsigned next_host;  /* round robin */
     int64_t evict_asked_us;
     struct pool_stats stats;
     struct task dispatch; /* pool_dispatch() from the loop */
@@ -253,6 +255,9 @@ const char *client_name(const struct client *c, char buf[CLIENT_NAME_MAX]);
 
 /* Reads or stops reading, according to the backlogs. */
 void client_update_flow(struct client *c);
+
+/* Input that came with the end of the login. */
+void client_read_ahead(struct client *c);
 
 /* Reads held input again, now that something it waited for has happened. */
 void client_go_on(struct client *c);
@@ -329,6 +334,9 @@ void link_from_server(struct server *s, const char *p, size_t n);
 /* The request that c waits with is given up: its messages, up to the
  * ReadyForQuery that it expects, are dropped, and that is answered. */
 void link_skip_request(struct client *c);
+
+/* All that the linked client sent will be answered, whatever else it does. */
+bool link_will_answer(const struct client *c);
 
 /* Gives the server back if it is free and its mode says so. */
 void link_release_if_idle(struct server *s);
@@ -416,6 +424,10 @@ void pool_server_failed(struct pool *p, const char *sqlstate, const char *text);
 /* A server logged in: its settings, if they are the first. */
 void pool_server_came(struct pool *p, const struct pg_params *welcome);
 
+/* The TLS settings towards the pool's servers; borrowed. Not for sslmode
+ * disable. */
+NODISCARD int pool_server_tls(struct pool *p, struct tls_ctx **out,
+                              struct err *e);
 struct budget_limits pool_limits(const struct pool *p, bool with_reserve);
 bool pool_is_paused(const struct pool *p);
 int pool_count_servers(const struct pool *p);

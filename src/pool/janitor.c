@@ -50,7 +50,9 @@ static void check_waiting(struct pool *p)
         if (!c->is_notified && c->state == CLIENT_WAITING)
             notify(c);
     }
-    if (p->n_waiting || p->n_login_waiting)
+    bool has_to_lend = p->n_servers[SERVER_IDLE] > 0 &&
+                       atomic_load(&p->rec->demand) > p->n_waiting;
+    if (p->n_waiting || p->n_login_waiting || has_to_lend)
         pool_dispatch_later(p);
 }
 

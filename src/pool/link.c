@@ -85,6 +85,15 @@ void link_detach(struct client *c)
     stream_resume(s->stream);
 }
 
+bool link_will_answer(const struct client *c)
+{
+    const struct server *s = c->server;
+    const struct pg_track *t = &s->track;
+    return s->job == JOB_NONE && t->count && !t->in_copy_in &&
+           !t->is_skipping && !t->has_unsynced && !c->is_replication &&
+           (c->body_left == 0 || c->body_mode == BODY_DISCARD);
+}
+
 static bool at_boundary(const struct client *c, const struct server *s)
 {
     bool client_is = !c || c->body_left == 0 || c->body_mode == BODY_DISCARD;
@@ -100,6 +109,7 @@ void link_release_if_idle(struct server *s)
     if (s->pool->mode == CONF_POOL_SESSION || s->is_replication)
         return;
     link_detach(c);
+    s->needs_reset |= s->pool->shard->conf->server_reset_query_always;
     pool_give_server(s);
 }
 
@@ -572,6 +582,8 @@ void link_note_parameter(struct server *s, struct slice body,
     struct slice value = slice_of(end + 1, body.n - name.n - 1);
     if (value.n && value.p[value.n - 1] == 0)
         value.n--;
+    if (!s->login && slice_is(name, "session_authorization"))
+        s->is_other_user = !slice_is(value, s->pool->rec->user->name);
     bool same = s->client && s->client->params == s->params;
     s->params = pg_params_with(s->params, name, value);
     if (!s->client)
@@ -720,6 +732,8 @@ static enum body_mode one_reply(struct replying *r, struct slice m,
     if (ours && s->job != JOB_NONE) {
         if (is_whole)
             own_reply(r, type, m);
+        else if (type == PG_MSG_ERROR)
+            s->job_failed = true;
         if (t.has_failed)
             after_error(r, &t.entry);
         if (type == PG_MSG_READY)
@@ -832,7 +846,7 @@ static void after_replies(struct server *s)
             return;
         c = s->client;
     }
-    if (c && c->wants_close && s->track.count == 0) {
+    if (c && c->wants_close && !link_will_answer(c)) {
         client_drop(c, "client close request");
         return;
     }

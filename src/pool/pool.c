@@ -23,10 +23,42 @@ void pool_refresh(struct pool *p)
     p->cdb = conf_find_db(conf, db);
     if (!p->cdb)
         p->cdb = conf_fallback_db(conf);
+    tls_ctx_unref(p->tls);
+    p->tls = NULL;
     p->cuser = conf_find_user(conf, slice_str(p->rec->user->name));
     p->mode = conf_pool_mode(conf, p->cdb, p->cuser);
     p->tracks_statements =
         p->mode != CONF_POOL_SESSION && conf->max_prepared_statements > 0;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a && b && !strcmp(a, b));
+}
+
+int pool_server_tls(struct pool *p, struct tls_ctx **out, struct err *e)
+{
+    const struct conf *conf = p->shard->conf;
+    enum conf_sslmode mode = conf_server_sslmode(conf, p->cdb);
+    struct tls_params params = {
+        .prefix = "server_tls",
+        .mode = (enum tls_mode)mode,
+        .key_file = conf_server_key_file(conf, p->cdb),
+        .cert_file = conf_server_cert_file(conf, p->cdb),
+        .ca_file = conf_server_ca_file(conf, p->cdb),
+        .protocols = conf->server_tls_protocols,
+        .ciphers = conf->server_tls_ciphers,
+        .tls13_ciphers = conf->server_tls13_ciphers,
+    };
+    *out = p->shard->server_tls;
+    if (*out && mode == conf->server_tls_sslmode &&
+        same_text(params.key_file, conf->server_tls_key_file) &&
+        same_text(params.cert_file, conf->server_tls_cert_file) &&
+        same_text(params.ca_file, conf->server_tls_ca_file))
+        return 0;
+    int rc = p->tls ? 0 : tls_ctx_new_client(&p->tls, &params, e);
+    *out = p->tls;
+    return rc;
 }
 
 static void run_dispatch(struct task *t)
@@ -359,6 +391,10 @@ void pool_give_server(struct server *s)
     must(!s->client && pg_track_is_idle(&s->track) && s->job == JOB_NONE);
     if (s->n_cancels) {
         server_set_state(s, SERVER_CANCELED);
+        return;
+    }
+    if (s->is_other_user) {
+        server_close(s, "session authorization was changed");
         return;
     }
     if (s->needs_close ||

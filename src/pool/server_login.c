@@ -228,21 +228,23 @@ static enum conf_sslmode sslmode_of(const struct server *s)
 static void start_tls(struct server *s)
 {
     struct server_login *l = s->login;
+    struct tls_ctx *ctx;
+    struct err e;
+    if (pool_server_tls(s->pool, &ctx, &e)) {
+        server_login_fail(s, "08P01", e.text);
+        return;
+    }
     l->step = STEP_TLS;
-    s->stream = tls_connect(s->stream, s->pool->shard->server_tls, s->host_name,
-                            TLS_ALPN_POSTGRESQL, &server_handler, s);
+    s->stream = tls_connect(s->stream, ctx, s->host_name, TLS_ALPN_POSTGRESQL,
+                            &server_handler, s);
 }
 
 void server_login_opened(struct server *s)
 {
     struct server_login *l = s->login;
     enum conf_sslmode mode = sslmode_of(s);
-    if (l->step == STEP_TLS) {
-        send_startup(s);
-        return;
-    }
-    if (mode == CONF_SSL_DISABLE || mode == CONF_SSL_ALLOW ||
-        !s->pool->shard->server_tls) {
+    if (l->step == STEP_TLS || mode == CONF_SSL_DISABLE ||
+        mode == CONF_SSL_ALLOW) {
         send_startup(s);
         return;
     }

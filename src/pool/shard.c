@@ -100,6 +100,7 @@ void shard_free(struct shard *sh)
         struct pool *p = list_entry(n, struct pool, node);
         list_remove(n);
         p->rec->pool[sh->index] = NULL;
+        tls_ctx_unref(p->tls);
         free(p);
     }
     statement_cache_fini(&sh->statements);
@@ -300,9 +301,8 @@ void shard_drain_clients(struct shard *sh)
     list_for_safe(n, &sh->clients)
     {
         struct client *c = list_entry(n, struct client, node_all);
-        if (c->state == CLIENT_IDLE)
-            client_close(c, "57P01",
-                         "terminating connection due to administrator command");
+        if (c->state == CLIENT_IDLE || c->state == CLIENT_WAITING)
+            client_close(c, "57P01", "server shutting down");
     }
 }
 
