@@ -177,7 +177,9 @@ static void give_server_back(struct client *c)
         /* Our own query ends by itself, then the server is free. */
         server_set_state(s, SERVER_TESTED);
         stream_resume(s->stream);
-    } else if (!is_clean || c->is_replication) {
+    } else if (s->is_replication) {
+        server_close(s, "replication client was closed");
+    } else if (!is_clean) {
         server_close(s, "client disconnected with queries in progress");
     } else {
         s->needs_reset = s->needs_reset || ended_here;

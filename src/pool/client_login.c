@@ -51,6 +51,8 @@ struct client_login {
     struct auth_client *auth;
     struct setting *settings;
     struct setting **settings_end;
+    int n_settings;
+    bool has_server; /* replication: its connection is being made */
     char *user, *database;
     struct auth_secret secret; /* of auth_query */
     bool secret_found;
@@ -137,6 +139,16 @@ static void keep_setting(struct client_login *l, struct slice name,
     k->value = slice_of(p + name.n, value.n);
     *l->settings_end = k;
     l->settings_end = &k->next;
+    l->n_settings++;
+}
+
+int client_login_settings(const struct client *c,
+                          struct pg_pair out[CLIENT_SETTINGS_MAX])
+{
+    int n = 0;
+    for (struct setting *k = c->login->settings; k; k = k->next)
+        out[n++] = (struct pg_pair){k->name, k->value};
+    return n;
 }
 
 /* ------------------------------------------------------------------ welcome */
@@ -212,9 +224,43 @@ static void begin_session(struct client *c)
     c->request_us = shard_now(c->shard);
 }
 
+/* The session and its server stay together until one of them ends. */
+void client_login_replicate(struct client *c, struct server *s)
+{
+    struct pool *p = c->pool;
+    list_remove(&c->node_pool);
+    p->n_login_waiting--;
+    c->params = pg_params_ref(s->params);
+    client_login_free(c);
+    send_welcome(c);
+    cancel_register(c);
+    client_set_state(c, CLIENT_IDLE);
+    p->stats.client_login_count++;
+    link_attach(c, s);
+    if (c->in.n)
+        client_read_ahead(c);
+}
+
+/* Opens the connection of a replication client; when there is no room the next
+ * look at the pool tries again. */
+static void open_replication(struct client *c)
+{
+    struct pool *p = c->pool;
+    struct budget_limits l = pool_limits(p, false);
+    if (c->login->has_server ||
+        budget_take(p->shard->shared, p->rec, &l) != BUDGET_OK)
+        return;
+    c->login->has_server = true;
+    server_open(p, c);
+}
+
 void client_login_welcome(struct client *c)
 {
     struct pool *p = c->pool;
+    if (c->replication) {
+        open_replication(c);
+        return;
+    }
     list_remove(&c->node_pool);
     p->n_login_waiting--;
     begin_session(c);
@@ -316,14 +362,17 @@ static void admit(struct client *c, const struct conf_db *cdb)
     struct user_rec *as =
         cdb->user ? shared_user(sh->shared, slice_str(cdb->user)) : c->user;
     c->pool = pool_get(sh, c->db, as);
-    if (atomic_load(&c->pool->rec->welcome)) {
+    if (atomic_load(&c->pool->rec->welcome) && !c->replication) {
         begin_session(c);
         return;
     }
     c->login->step = STEP_WELCOME;
     list_push_back(&c->pool->login_waiting, &c->node_pool);
     c->pool->n_login_waiting++;
-    pool_dispatch_later(c->pool);
+    if (c->replication)
+        open_replication(c);
+    else
+        pool_dispatch_later(c->pool);
 }
 
 /* For later logins, of clients and to servers. */
@@ -637,7 +686,12 @@ static bool take_parameter(struct client *c, struct slice name,
                            struct slice value, bool in_options)
 {
     const struct conf *conf = c->shard->conf;
-    if (is_tracked(c, name)) {
+    if (c->login->n_settings == CLIENT_SETTINGS_MAX) {
+        client_close(c, "08P01", "too many startup parameters (more than %d)",
+                     (int)CLIENT_SETTINGS_MAX);
+        return false;
+    }
+    if (is_tracked(c, name) || c->replication) {
         keep_setting(c->login, name, value);
         return true;
     }
@@ -685,10 +739,12 @@ static bool take_parameters(struct client *c, const struct pg_startup *s)
     size_t at = 0;
     while (pg_startup_next(s, &at, &name, &value)) {
         if (slice_is(name, "user") || slice_is(name, "database") ||
-            slice_is(name, "replication") || pg_startup_is_extension(name))
+            pg_startup_is_extension(name) ||
+            (slice_is(name, "replication") && !c->replication))
             continue;
-        if (slice_is(name, "options") ? !take_options(c, value)
-                                      : !take_parameter(c, name, value, false))
+        if (slice_is(name, "options") && !c->replication
+                ? !take_options(c, value)
+                : !take_parameter(c, name, value, false))
             return false;
     }
     return true;
@@ -760,11 +816,7 @@ static void start_session(struct client *c, const struct pg_startup *s)
         client_close(c, "57P03", "pooler is shutting down");
         return;
     }
-    if (s->replication != PG_REPLICATION_OFF) {
-        client_close(c, "0A000",
-                     "replication connections are not supported yet");
-        return;
-    }
+    c->replication = (uint8_t)s->replication;
     if (!take_parameters(c, s))
         return;
     log_login(c);

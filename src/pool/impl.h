@@ -85,14 +85,13 @@ struct client {
     bool is_stalled;      /* waits for replies before it goes on */
     bool has_big_unnamed; /* its unnamed Parse was too large to keep */
     bool is_admin;        /* console: may change things */
-    bool is_replication;
-    bool is_registered; /* counted in db, user and shared */
-    bool wants_close;   /* after what it sent is answered */
-    bool is_notified;   /* query_wait_notify was sent */
-    bool is_skipping;   /* its batch was canceled: up to the next Sync */
+    uint8_t replication; /* enum pg_replication; not OFF: a server of its own */
+    bool is_registered;  /* counted in db, user and shared */
+    bool wants_close;    /* after what it sent is answered */
+    bool is_notified;    /* query_wait_notify was sent */
+    bool is_skipping;    /* its batch was canceled: up to the next Sync */
     uint8_t key_n;
     uint8_t key[4 + CANCEL_KEY_SIZE]; /* pid and key */
-    uint32_t unnamed_seq;
     uint64_t id;
     int64_t connect_us, request_us; /* request: of its last activity */
     int64_t wait_us;                /* since when it waits */
@@ -146,20 +145,20 @@ struct server {
     bool is_other_user;     /* SET SESSION AUTHORIZATION is in force */
     bool needs_reset;       /* server_reset_query before the next client */
     bool has_barrier_bound; /* a Bind of DEALLOCATE or DISCARD is open */
-    bool is_reserve;        /* above pool_size */
     bool has_unflushed;     /* sent something that asks for no reply yet */
-    bool is_replication;
+    bool is_replication;    /* belongs to one client, from login to end */
     struct server_stmt *stmts; /* by statement */
     struct list lru;           /* of stmts, the latest first */
     unsigned n_stmts;
     struct statement *unnamed;
     uint64_t big_unnamed_of; /* client id: whose unnamed Parse was not kept */
-    uint32_t unnamed_seq;
-    uint32_t n_cancels; /* CancelRequests on their way to this server */
+    uint32_t n_cancels;      /* CancelRequests on their way to this server */
     uint32_t pid;
-    uint8_t key_n, key[PG_CANCEL_KEY_MAX];
+    uint16_t key_n;
+    uint8_t key[PG_CANCEL_KEY_MAX];
     uint64_t id;
-    unsigned epoch; /* shared.server_epoch when it was opened */
+    unsigned epoch;              /* shared.server_epoch when it was opened */
+    uint64_t replication_client; /* whose it is, while it logs in */
     int64_t connect_us;
     int64_t request_us; /* linked since, or last used */
     struct addr at;     /* where it is connected */
@@ -280,6 +279,13 @@ const char *client_login_database(const struct client *c);
 void client_login_welcome(struct client *c);
 void client_login_refuse(struct client *c, const char *sqlstate,
                          const char *text);
+/* A replication connection of c's own has logged in. */
+void client_login_replicate(struct client *c, struct server *s);
+/* What the client set at start-up, for such a connection. */
+enum { CLIENT_SETTINGS_MAX = 32 };
+int client_login_settings(const struct client *c,
+                          struct pg_pair out[CLIENT_SETTINGS_MAX]);
+
 /* A server for auth_query was assigned, said something, or was lost. */
 void client_login_query_start(struct client *c);
 void client_login_query_reply(struct client *c, char type, struct slice body);
@@ -292,7 +298,7 @@ bool client_login_runs_query(const struct client *c);
 void server_set_state(struct server *s, enum server_state to);
 
 /* Opens a connection whose place in the budget was taken by the caller. */
-void server_open(struct pool *pool, struct client *for_replication);
+void server_open(struct pool *pool, const struct client *for_replication);
 
 /* Closes: unlinks (the client, if any, is closed with an error naming the
  * reason), gives the place back. Memory goes at the end of the turn. */

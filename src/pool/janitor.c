@@ -64,14 +64,12 @@ static void check_login_waiting(struct pool *p)
     bool welcome = atomic_load(&p->rec->welcome) != NULL;
     bool failed = p->rec->n_servers == 0 &&
                   pool_rec_failure(p->rec, state, text, sizeof text);
-    if (!welcome && !failed)
-        return;
     list_for_safe(n, &p->login_waiting)
     {
         struct client *c = list_entry(n, struct client, node_pool);
-        if (welcome)
+        if (welcome || c->replication)
             client_login_welcome(c);
-        else
+        else if (failed)
             client_login_refuse(c, state, text);
     }
 }

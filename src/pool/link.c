@@ -90,7 +90,7 @@ bool link_will_answer(const struct client *c)
     const struct server *s = c->server;
     const struct pg_track *t = &s->track;
     return s->job == JOB_NONE && t->count && !t->in_copy_in &&
-           !t->is_skipping && !t->has_unsynced && !c->is_replication &&
+           !t->is_skipping && !t->has_unsynced && !s->is_replication &&
            (c->body_left == 0 || c->body_mode == BODY_DISCARD);
 }
 
@@ -226,7 +226,7 @@ static enum step extended_message(struct client *c, struct outv *o,
                                   struct message_in *m)
 {
     struct server *s = c->server;
-    bool tracked = c->pool->tracks_statements;
+    bool tracked = c->pool->tracks_statements && !s->is_replication;
     s->has_unflushed = true;
     switch (m->p[0]) {
     case PG_MSG_PARSE:

@@ -429,8 +429,12 @@ void pool_give_server(struct server *s)
 void pool_server_failed(struct pool *p, const char *sqlstate, const char *text)
 {
     pool_rec_set_failed(p->rec, shard_now(p->shard), sqlstate, text);
-    list_for_safe(n, &p->login_waiting) client_login_refuse(
-        list_entry(n, struct client, node_pool), sqlstate, text);
+    list_for_safe(n, &p->login_waiting)
+    {
+        struct client *c = list_entry(n, struct client, node_pool);
+        if (!c->replication)
+            client_login_refuse(c, sqlstate, text);
+    }
     /* A login that waits for auth_query cannot wait either. */
     list_for_safe(w, &p->waiting)
     {

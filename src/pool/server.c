@@ -139,13 +139,14 @@ void server_update_flow(struct server *s)
 
 /* -------------------------------------------------------------- open, close */
 
-void server_open(struct pool *p, struct client *for_replication)
+void server_open(struct pool *p, const struct client *for_replication)
 {
     struct shard *sh = p->shard;
     struct server *s = mem_new(sizeof *s);
     s->pool = p;
     s->state = SERVER_STATES;
     s->is_replication = for_replication != NULL;
+    s->replication_client = for_replication ? for_replication->id : 0;
     s->epoch = atomic_load(&sh->shared->server_epoch);
     s->id = ++sh->shared->last_server_id;
     s->connect_us = s->request_us = shard_now(sh);

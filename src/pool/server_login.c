@@ -56,14 +56,27 @@ void server_login_free(struct server *s)
     s->login = NULL;
 }
 
+/* The client that a replication connection is made for; NULL when it has gone.
+ */
+static struct client *replication_client(const struct server *s)
+{
+    struct client *c = shard_find_client(s->pool->shard, s->replication_client);
+    return c && c->login ? c : NULL;
+}
+
 void server_login_fail(struct server *s, const char *sqlstate, const char *text)
 {
     struct pool *p = s->pool;
     char name[SERVER_NAME_MAX], why[ERR_TEXT_MAX];
     snprintf(why, sizeof why, "%s", text);
     log_warning("%s server login failed: %s", server_name(s, name), why);
+    struct client *c = s->is_replication ? replication_client(s) : NULL;
+    bool is_replication = s->is_replication;
     server_close(s, "login failed");
-    pool_server_failed(p, sqlstate, why);
+    if (c)
+        client_login_refuse(c, sqlstate, why);
+    if (!is_replication)
+        pool_server_failed(p, sqlstate, why);
 }
 
 /* The connection could not be had, or broke, before the server said anything:
@@ -202,7 +215,7 @@ static void send_startup(struct server *s)
     struct server_login *l = s->login;
     struct pool *p = s->pool;
     struct pgbuf *b = &p->shard->text;
-    struct pg_pair pair[8];
+    struct pg_pair pair[8 + CLIENT_SETTINGS_MAX];
     int n = 0;
     struct slice db = conf_db_dbname(p->cdb, slice_str(p->rec->db->name));
     pair[n++] =
@@ -212,6 +225,9 @@ static void send_startup(struct server *s)
     put_setting(pair, &n, "datestyle", p->cdb->datestyle);
     put_setting(pair, &n, "timezone", p->cdb->timezone);
     put_setting(pair, &n, "application_name", p->cdb->application_name);
+    struct client *c = s->is_replication ? replication_client(s) : NULL;
+    if (c)
+        n += client_login_settings(c, pair + n);
     pgbuf_reset(b);
     pg_put_startup(b, PG_MINOR_OLDEST, pair, (size_t)n);
     l->step = STEP_AUTH;
@@ -354,7 +370,7 @@ static void key_message(struct server *s, struct slice body)
         return;
     }
     memcpy(s->key, key.p, key.n);
-    s->key_n = (uint8_t)MIN(key.n, (size_t)255);
+    s->key_n = (uint16_t)key.n;
 }
 
 static void finish(struct server *s)
@@ -365,6 +381,14 @@ static void finish(struct server *s)
     server_login_free(s);
     if (p->shard->conf->log_connections)
         log_info("%s new connection to server", server_name(s, name));
+    if (s->is_replication) {
+        struct client *c = replication_client(s);
+        if (c)
+            client_login_replicate(c, s);
+        else
+            server_close(s, "replication client was closed");
+        return;
+    }
     pool_server_came(p, s->params);
     if (s->state == SERVER_CLOSED)
         return;

@@ -11,6 +11,7 @@
 #include "auth/auth_server.h"
 #include "base/log.h"
 #include "net/tls.h"
+#include "pg/pg_startup.h"
 #include "pool/impl.h"
 
 enum { AUTH_CACHE_MAX = 1024, TEXT_MAX = 64 << 20 };
@@ -218,13 +219,23 @@ void shard_drain_servers(struct shard *sh, const char *db)
     }
 }
 
+/* Servers that replicate: PAUSE does not wait for them. */
+static int count_replication(const struct pool *p)
+{
+    int n = 0;
+    const struct list *active = &p->servers[SERVER_ACTIVE];
+    for (const struct list *i = active->next; i != active; i = i->next)
+        n += container_of(i, const struct server, node)->is_replication;
+    return n;
+}
+
 int shard_busy_servers(const struct shard *sh, const char *db)
 {
     int busy = 0;
     for (struct list *n = sh->pools.next; n != &sh->pools; n = n->next) {
         const struct pool *p = list_entry(n, struct pool, node);
         if (is_of(p, db))
-            busy += pool_count_servers(p);
+            busy += pool_count_servers(p) - count_replication(p);
     }
     return busy;
 }
@@ -313,7 +324,10 @@ int shard_count_clients(const struct shard *sh)
 
 int shard_count_servers(const struct shard *sh)
 {
-    return shard_busy_servers(sh, NULL);
+    int n = 0;
+    for (struct list *i = sh->pools.next; i != &sh->pools; i = i->next)
+        n += pool_count_servers(list_entry(i, struct pool, node));
+    return n;
 }
 
 /* ---------------------------------------------------------------------- views
@@ -369,6 +383,13 @@ static void view_application(const struct pg_params *params,
         slice_copy(name, v->application_name, sizeof v->application_name);
 }
 
+static const char *replication_name(uint8_t kind)
+{
+    return kind == PG_REPLICATION_PHYSICAL  ? "physical"
+           : kind == PG_REPLICATION_LOGICAL ? "logical"
+                                            : "none";
+}
+
 static const char *client_state_name(const struct client *c)
 {
     switch ((enum client_state)c->state) {
@@ -397,7 +418,7 @@ void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg)
             .user = c->user ? c->user->name : client_login_user(c),
             .database = c->db ? c->db->name : client_login_database(c),
             .state = client_state_name(c),
-            .replication = "none",
+            .replication = replication_name(c->replication),
             .fd = stream_fd(c->stream),
             .connect_age_us = now - c->connect_us,
             .request_age_us = now - c->request_us,
@@ -431,7 +452,8 @@ void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg)
                     .user = p->rec->user->name,
                     .database = p->rec->db->name,
                     .state = server_state_name(s),
-                    .replication = "none",
+                    .replication = replication_name(
+                        s->client ? s->client->replication : 0),
                     .fd = s->stream ? stream_fd(s->stream) : -1,
                     .connect_age_us = now - s->connect_us,
                     .request_age_us = now - s->request_us,
