@@ -131,8 +131,8 @@ static uint64_t per_event(uint64_t cur, uint64_t old, uint64_t n_cur,
     return cur > old && n_cur > n_old ? (cur - old) / (n_cur - n_old) : 0;
 }
 
-static void average(const struct pool_stats *c, const struct pool_stats *o,
-                    int64_t span_us, struct pool_stats *out)
+void stats_between(const struct pool_stats *c, const struct pool_stats *o,
+                   int64_t span_us, struct pool_stats *out)
 {
     memset(out, 0, sizeof(*out));
     if (span_us <= 0)
@@ -170,7 +170,7 @@ void stats_average(const struct db_rec *db, const struct pool_stats *cur,
     else if (!db)
         stats_sum(&older, &old);
     pthread_mutex_unlock(&lock);
-    average(cur, &old, now_us - since_us, out);
+    stats_between(cur, &old, now_us - since_us, out);
 }
 
 void stats_rotate(struct stats_set *set, int64_t now_us)
@@ -183,6 +183,20 @@ void stats_rotate(struct stats_set *set, int64_t now_us)
     newer_us = now_us;
     pthread_mutex_unlock(&lock);
     memset(set, 0, sizeof(*set));
+}
+
+void stats_put_line(const struct pool_stats *a, char *buf, size_t cap)
+{
+    snprintf(buf, cap,
+             "stats: %" PRIu64 " xacts/s, %" PRIu64 " queries/s, %" PRIu64
+             " client parses/s, %" PRIu64 " server parses/s, %" PRIu64
+             " binds/s, %" PRIu64 " client logins/s, in %" PRIu64
+             " B/s, out %" PRIu64 " B/s, xact %" PRIu64 " us, query %" PRIu64
+             " us, wait %" PRIu64 " us",
+             a->xact_count, a->query_count, a->client_parse_count,
+             a->server_parse_count, a->bind_count, a->client_login_count,
+             a->received, a->sent, a->xact_time_us, a->query_time_us,
+             a->wait_time_us);
 }
 
 /* ------------------------------------------------------------------ tick */
@@ -200,20 +214,6 @@ static void tick_each(struct shard *sh, void *arg)
 
     t->shared = shard_shared(sh);
     stats_collect(&t->set, sh);
-}
-
-static void tick_line(const struct pool_stats *a, char *buf, size_t cap)
-{
-    snprintf(buf, cap,
-             "stats: %" PRIu64 " xacts/s, %" PRIu64 " queries/s, %" PRIu64
-             " client parses/s, %" PRIu64 " server parses/s, %" PRIu64
-             " binds/s, %" PRIu64 " client logins/s, in %" PRIu64
-             " B/s, out %" PRIu64 " B/s, xact %" PRIu64 " us, query %" PRIu64
-             " us, wait %" PRIu64 " us",
-             a->xact_count, a->query_count, a->client_parse_count,
-             a->server_parse_count, a->bind_count, a->client_login_count,
-             a->received, a->sent, a->xact_time_us, a->query_time_us,
-             a->wait_time_us);
 }
 
 static void log_if_on(struct shared *shared, const char *line)
@@ -235,7 +235,7 @@ static void tick_done(void *arg)
     stats_sum(&t->set, &cur);
     stats_rotate(&t->set, now_us);
     stats_average(NULL, &cur, now_us, &avg);
-    tick_line(&avg, line, sizeof(line));
+    stats_put_line(&avg, line, sizeof(line));
     if (t->shared)
         log_if_on(t->shared, line);
     if (t->done)

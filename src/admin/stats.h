@@ -42,6 +42,13 @@ void stats_sum(const struct stats_set *set, struct pool_stats *out);
 void stats_average(const struct db_rec *db, const struct pool_stats *cur,
                    int64_t now_us, struct pool_stats *out);
 
+/* The same between two totals that lie span_us apart. */
+void stats_between(const struct pool_stats *cur, const struct pool_stats *old,
+                   int64_t span_us, struct pool_stats *out);
+
+/* The line for the log out of averages. */
+void stats_put_line(const struct pool_stats *avg, char *buf, size_t cap);
+
 /* Makes the set the latest snapshot, and it empty. */
 void stats_rotate(struct stats_set *set, int64_t now_us);
 

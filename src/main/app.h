@@ -41,8 +41,6 @@ struct app {
     struct timer users_timer; /* reload.c */
 
     struct timer stats_timer; /* stats_log.c */
-    struct pool_stats stats_sum, stats_last;
-    int64_t stats_us; /* when stats_last was */
 
     enum stop_state stop; /* stop.c */
     enum shutdown_mode stop_mode;

@@ -9,7 +9,15 @@
 
 #include <cmocka.h>
 
-#include "main/stats_log.h"
+#include "admin/stats.h"
+
+static void put_line(char *buf, size_t cap, const struct pool_stats *now,
+                     const struct pool_stats *before, int64_t span_us)
+{
+    struct pool_stats avg;
+    stats_between(now, before, span_us, &avg);
+    stats_put_line(&avg, buf, cap);
+}
 
 static void test_rates_and_means(void **state)
 {
@@ -29,7 +37,7 @@ static void test_rates_and_means(void **state)
         .bind_count = 6,
         .client_login_count = 8,
     };
-    stats_log_format(line, sizeof line, &now, &before, 2000000);
+    put_line(line, sizeof line, &now, &before, 2000000);
     assert_string_equal(line, "stats: 100 xacts/s, 200 queries/s, 1 client "
                               "parses/s, 2 server parses/s, 3 binds/s, 4 "
                               "client logins/s, in 1000 B/s, out 2000 B/s, "
@@ -45,9 +53,9 @@ static void test_nothing(void **state)
         "query 0 us, wait 0 us";
     char line[512];
     struct pool_stats zero = {0}, some = {.xact_count = 7, .sent = 9};
-    stats_log_format(line, sizeof line, &zero, &zero, 0);
+    put_line(line, sizeof line, &zero, &zero, 0);
     assert_string_equal(line, none);
-    stats_log_format(line, sizeof line, &zero, &some, 1000000);
+    put_line(line, sizeof line, &zero, &some, 1000000);
     assert_string_equal(line, none);
 }
 
