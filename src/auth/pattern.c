@@ -9,11 +9,17 @@ struct pattern {
     regex_t re;
 };
 
-enum { GROWTH_MAX = 6 }; /* "\D" to "[^[:digit:]]" */
+enum {
+    GROWTH_MAX = 6,    /* "\D" to "[^[:digit:]]" */
+    REPEAT_MAX = 255,  /* as PostgreSQL */
+    COPIES_MAX = 4096, /* of a group, by repetitions around it */
+};
 
 struct translator {
     const char *from;
     char *to;
+    char last; /* of the text: what a repetition is about */
+    unsigned copies;
 };
 
 /* What a class escape of PostgreSQL is in a bracket expression. */
@@ -73,25 +79,65 @@ static bool put_bracket(struct translator *t)
     return true;
 }
 
+/* regcomp() copies what is repeated, so that groups in groups grow out of all
+ * bounds. Reads the count of "{count}" and "{least,count}". */
+static bool count_copies(struct translator *t)
+{
+    unsigned n = 0, times = 2;
+    if (strchr("*+?{", t->last))
+        return false; /* PostgreSQL refuses a++ too */
+    if (*t->from == '{') {
+        for (const char *p = t->from + 1; *p && *p != '}'; p++) {
+            n = *p == ',' ? 0 : n * 10 + (unsigned)(*p - '0');
+            times = MAX(times, n);
+            if ((*p != ',' && (*p < '0' || *p > '9')) || n > REPEAT_MAX)
+                return false;
+        }
+    }
+    if (t->last == ')')
+        t->copies *= times;
+    return t->copies <= COPIES_MAX;
+}
+
+static bool put_plain(struct translator *t)
+{
+    char c = *t->from;
+    if ((c == '*' || c == '+' || c == '?' || c == '{') && !count_copies(t))
+        return false;
+    if (c != '}')
+        t->last = c;
+    copy(t, 1);
+    return true;
+}
+
+static void put_escape(struct translator *t)
+{
+    char c = t->from[1];
+    if (c == 'd' || c == 'D') {
+        t->to = stpcpy(t->to, c == 'd' ? "[[:digit:]]" : "[^[:digit:]]");
+        t->from += 2;
+    } else {
+        copy(t, c ? 2 : 1);
+    }
+    t->last = 'x';
+}
+
 static bool translate(const char *from, char *to)
 {
-    struct translator t = {from, to};
-    while (*t.from) {
-        if (t.from[0] == '[') {
-            if (!put_bracket(&t))
-                return false;
-        } else if (t.from[0] != '\\') {
-            copy(&t, 1);
-        } else if (t.from[1] == 'd' || t.from[1] == 'D') {
-            t.to =
-                stpcpy(t.to, t.from[1] == 'd' ? "[[:digit:]]" : "[^[:digit:]]");
-            t.from += 2;
+    struct translator t = {from, to, 'x', 1};
+    bool ok = true;
+    while (ok && *t.from) {
+        if (*t.from == '\\') {
+            put_escape(&t);
+        } else if (*t.from == '[') {
+            ok = put_bracket(&t);
+            t.last = 'x';
         } else {
-            copy(&t, t.from[1] ? 2 : 1);
+            ok = put_plain(&t);
         }
     }
     *t.to = 0;
-    return true;
+    return ok;
 }
 
 int pattern_new(struct pattern **out, const char *text, struct err *e)
@@ -104,8 +150,9 @@ int pattern_new(struct pattern **out, const char *text, struct err *e)
                        n ? "too long" : "empty");
     if (!translate(text, posix))
         return err_set(e, ERR_CONF,
-                       "regular expression \"%.64s\": a bracket is not closed, "
-                       "or holds an escape that is not known there",
+                       "regular expression \"%.64s\": a bracket that is not "
+                       "closed, an escape that is not known in brackets, or "
+                       "too much repetition",
                        text);
     struct pattern *p = mem_new(sizeof *p);
     int rc = regcomp(&p->re, posix, REG_EXTENDED);

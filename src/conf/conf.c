@@ -87,6 +87,7 @@ void conf_unref(const struct conf *c)
         return;
     conf_sections_unref(mine->sections);
     unref_users(mine->texts->users);
+    conf_unref_rules(mine->texts->rules);
     strpool_fini(&mine->texts->pool);
     free(mine->texts);
     free(mine);
@@ -177,6 +178,15 @@ static void keep_users(struct conf *c, const struct conf *old)
     conf_share_users(c, old);
 }
 
+/* Nor does an auth_hba_file: the old rules stay. */
+static void keep_rules(struct conf *c, const struct conf *old)
+{
+    bool is_set = c->auth_hba_file && *c->auth_hba_file;
+
+    if (c->texts->rules && !c->hba && is_set && old->hba)
+        conf_share_rules(c, old);
+}
+
 int conf_reload(const struct conf *old, struct conf **out, struct err *e)
 {
     struct conf_sink sink = {.cb = NULL};
@@ -186,6 +196,7 @@ int conf_reload(const struct conf *old, struct conf **out, struct err *e)
         return rc;
     keep_fixed(*out, old);
     keep_users(*out, old);
+    keep_rules(*out, old);
     return 0;
 }
 
@@ -215,6 +226,12 @@ static int set_and_verify(struct conf *c, int i, struct slice value,
     return 0;
 }
 
+static bool is_of_rules(struct slice key)
+{
+    return slice_is(key, "auth_type") || slice_is(key, "auth_hba_file") ||
+           slice_is(key, "auth_ident_file");
+}
+
 int conf_set(const struct conf *old, struct slice key, struct slice value,
              struct conf **out, struct err *e)
 {
@@ -233,6 +250,10 @@ int conf_set(const struct conf *old, struct slice key, struct slice value,
         return err_set(e, ERR_CONF, "%s: the value holds a NUL byte", o->name);
     c = clone(old);
     rc = set_and_verify(c, (int)(o - option_table.rows), value, e);
+    if (rc == 0 && is_of_rules(key))
+        rc = conf_load_rules(c, &conf_file_reader, e);
+    else
+        conf_share_rules(c, old);
     if (rc < 0) {
         conf_unref(c);
         return rc;
@@ -273,6 +294,7 @@ int conf_reload_users(const struct conf *old, struct conf **out, struct err *e)
 {
     struct conf *c = clone(old);
 
+    conf_share_rules(c, old);
     conf_load_users(c, &conf_file_reader);
     if (c->texts->users && !c->users && old->users) {
         /* users_seen is the new one, so that trouble is told once. */

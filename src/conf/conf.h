@@ -136,6 +136,7 @@ struct conf_peer {
 #undef PEER_KEY
 };
 
+struct hba;
 struct userdb;
 struct conf_sections; /* conf_sections.h; shared by snapshots made by SET */
 struct conf_texts;    /* the options as text, private to conf.c */
@@ -145,6 +146,7 @@ struct conf {
 #include "conf/option.def"
 #undef OPT
     const struct userdb *users; /* from auth_file; NULL when there is none */
+    const struct hba *hba;      /* with auth_type = hba; NULL: no rules */
 
     struct conf_sections *sections;
     struct conf_texts *texts;
@@ -153,7 +155,8 @@ struct conf {
 
 /* Reads the file and what it includes, and auth_file. *out has one reference.
  * The first mistake ends it: e names file, line, key and what would be right.
- * An auth_file that cannot be read is a warning, as in PgBouncer. */
+ * An auth_file or auth_hba_file that cannot be read is a warning, as in
+ * PgBouncer, and so is a rule that cannot be understood, unless it rejects. */
 NODISCARD int conf_load(const char *path, struct conf **out, struct err *e);
 
 /* Reads old->conffile anew. Options that are fixed at start keep their old

@@ -211,7 +211,8 @@ static int build_all(struct build *b, const char *path, struct err *e)
         return rc;
     conf_warn_later(b->c);
     conf_load_users(b->c, b->reader);
-    return 0;
+    rc = conf_load_rules(b->c, b->reader, e);
+    return rc < 0 ? conf_sink_add(b->sink, e) : 0;
 }
 
 static void tell_warnings(const struct conf *c, const struct conf_sink *sink)

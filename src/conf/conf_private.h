@@ -40,6 +40,13 @@ struct conf_users {
     struct userdb *db; /* NULL when the file could not be read */
 };
 
+/* auth_hba_file and auth_ident_file as read, shared in the same way. */
+struct conf_rules {
+    int refs;
+    struct hba *hba; /* NULL when the file could not be read */
+    struct ident *ident;
+};
+
 struct conf_texts {
     struct strpool pool;
     const char **value; /* of option_table; NULL when not set */
@@ -47,6 +54,7 @@ struct conf_texts {
     const char **warnings;
     int n_warnings;
     struct conf_users *users;
+    struct conf_rules *rules; /* NULL: auth_type is not hba */
     struct stat users_seen; /* of auth_file when it was read; zero: no file */
 };
 
@@ -66,6 +74,13 @@ NODISCARD int conf_build(const struct conf_reader *r, const char *path,
 /* Reads auth_file, if there is one; trouble is a warning. */
 void conf_load_users(struct conf *c, const struct conf_reader *r);
 void conf_share_users(struct conf *c, const struct conf *from);
+
+/* Reads the rules when auth_type = hba. Trouble is a warning, but for a broken
+ * line that rejects. */
+NODISCARD int conf_load_rules(struct conf *c, const struct conf_reader *r,
+                              struct err *e);
+void conf_share_rules(struct conf *c, const struct conf *from);
+void conf_unref_rules(struct conf_rules *r); /* NULL is fine */
 
 /* What only shows when all values are there. Mistakes go to the sink; returns
  * non-zero when it wants to stop. */
