@@ -29,8 +29,8 @@ static void trim(struct pgbuf *b, size_t max)
     pgbuf_init(b, max);
 }
 
-/* The last thing done with a session: what is sent may end it. */
-static void flush(struct console *s)
+/* May end the session: then it is gone and the result false. */
+static bool flush(struct console *s)
 {
     struct client *c = s->client;
     bool is_ending = s->is_ending;
@@ -48,6 +48,7 @@ static void flush(struct console *s)
     pgbuf_fini(&out);
     if (is_ending)
         client_console_end(c);
+    return !is_ending;
 }
 
 static void put_fatal(struct console *s, int code, const char *text)
@@ -188,17 +189,30 @@ static bool take_queued(struct console *s, char *type, struct slice *body)
     return true;
 }
 
-/* Works off what waits, as far as no command runs, and sends the replies. */
-static void process(struct console *s)
+/* True when it stopped only to send what it has. */
+static bool work_off(struct console *s)
 {
     struct slice body;
     char type;
 
     s->is_processing = true;
-    while (!s->job && !s->is_ending && take_queued(s, &type, &body))
+    while (!s->job && !s->is_ending && s->out.n < CONSOLE_FLUSH_BYTES &&
+           take_queued(s, &type, &body))
         handle(s, type, body);
     s->is_processing = false;
-    flush(s);
+    return !s->job && s->queue_at < s->queue.n;
+}
+
+/* Works off what waits, as far as no command runs and the client reads, and
+ * sends the replies. */
+static void process(struct console *s)
+{
+    struct client *c = s->client;
+    bool has_more;
+
+    do {
+        has_more = !client_console_is_full(c) && work_off(s);
+    } while (flush(s) && has_more);
 }
 
 static void on_message(struct client *c, char type, struct slice body)
@@ -208,7 +222,7 @@ static void on_message(struct client *c, char type, struct slice body)
 
     if (!s || s->is_ending)
         return;
-    if (!s->job && s->queue.n == s->queue_at) {
+    if (!s->job && s->queue.n == s->queue_at && !client_console_is_full(c)) {
         s->is_processing = true;
         handle(s, type, body);
         process(s);
@@ -219,8 +233,16 @@ static void on_message(struct client *c, char type, struct slice body)
     pgbuf_end(&s->queue, at);
     if (s->queue.failed) {
         put_fatal(s, ERR_LIMIT, "too much was sent while a command runs");
-        flush(s);
+        (void)flush(s); /* ends it */
     }
+}
+
+static void on_drain(struct client *c)
+{
+    struct console *s = client_console_get(c);
+
+    if (s && !s->job)
+        process(s);
 }
 
 /* -------------------------------------------------------------------- life */
@@ -255,5 +277,6 @@ static void on_end(struct client *c)
 const struct console_ops admin_console = {
     .start = on_start,
     .message = on_message,
+    .drain = on_drain,
     .end = on_end,
 };

@@ -11,11 +11,12 @@
 #include "admin/job.h"
 
 enum {
-    CONSOLE_NAME_MAX = 128,       /* of a statement or portal */
-    CONSOLE_NAMES_MAX = 256,      /* statements, and portals, of a session */
-    CONSOLE_QUEUE_MAX = 1 << 20,  /* bytes that wait for a command's end */
-    CONSOLE_REPLY_MAX = 1 << 30,  /* bytes of replies at once */
-    CONSOLE_KEEP_BYTES = 1 << 16, /* a larger buffer is not kept */
+    CONSOLE_NAME_MAX = 128,        /* of a statement or portal */
+    CONSOLE_NAMES_MAX = 256,       /* statements, and portals, of a session */
+    CONSOLE_QUEUE_MAX = 1 << 20,   /* bytes that wait for a command's end */
+    CONSOLE_REPLY_MAX = 1 << 30,   /* bytes of replies at once */
+    CONSOLE_FLUSH_BYTES = 1 << 16, /* replies are sent from this size on */
+    CONSOLE_KEEP_BYTES = 1 << 16,  /* a larger buffer is not kept */
 };
 
 /* What Parse made. */

@@ -97,6 +97,10 @@ static void on_drain(struct stream *st)
     struct client *c = st->owner;
     if (c->server)
         server_update_flow(c->server);
+    if (c->state == CLIENT_CONSOLE) {
+        client_update_flow(c);
+        c->shard->console->drain(c);
+    }
 }
 
 static void on_eof(struct stream *st)
@@ -127,7 +131,8 @@ const struct stream_handler client_handler = {
 };
 
 /* Input is not read while it could only pile up: held for a server or a reply,
- * or in front of a server that does not take it. */
+ * or in front of a server that does not take it; and a console session's not
+ * while its replies pile up. */
 void client_update_flow(struct client *c)
 {
     struct server *s = c->server;
@@ -136,7 +141,11 @@ void client_update_flow(struct client *c)
                                   (s && s->job != JOB_NONE));
     if (s && stream_pending(s->stream) > STREAM_BACKLOG_HIGH)
         full = true;
-    if (full || c->wants_close || c->shard->is_suspended)
+    if (c->state == CLIENT_CONSOLE)
+        full = client_console_is_full(c);
+    else
+        full = full || c->shard->is_suspended;
+    if (full || c->wants_close)
         stream_pause(c->stream);
     else
         stream_resume(c->stream);
@@ -343,6 +352,12 @@ static void console_data(struct client *c, const char *p, size_t n)
 void client_console_send(struct client *c, const struct pgbuf *b)
 {
     (void)stream_write(c->stream, b->p, b->n);
+    client_update_flow(c);
+}
+
+bool client_console_is_full(const struct client *c)
+{
+    return stream_pending(c->stream) > STREAM_BACKLOG_HIGH;
 }
 
 void client_console_set(struct client *c, void *state)

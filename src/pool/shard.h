@@ -33,6 +33,8 @@ struct console_ops {
     void (*start)(struct client *c);
     /* A whole message. */
     void (*message)(struct client *c, char type, struct slice body);
+    /* What was sent has left: it may go on after client_console_is_full(). */
+    void (*drain)(struct client *c);
     void (*end)(struct client *c);
 };
 
@@ -131,6 +133,8 @@ void shard_get_counts(struct shard *sh, struct shard_counts *out);
 /* --- a console session --------------------------------------------------- */
 
 void client_console_send(struct client *c, const struct pgbuf *b);
+/* The client does not read: commands wait until it has. */
+bool client_console_is_full(const struct client *c);
 void client_console_set(struct client *c, void *state);
 void *client_console_get(const struct client *c);
 struct shard *client_shard(const struct client *c);

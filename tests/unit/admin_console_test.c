@@ -29,7 +29,7 @@ struct shard {
 
 struct client {
     void *console;
-    bool is_admin, has_ended;
+    bool is_admin, has_ended, is_full;
 };
 
 static struct shard shards[SHARDS];
@@ -37,13 +37,20 @@ static struct client client;
 static struct shared *shared;
 static struct pgbuf sent;
 static struct timer *timer;
-static bool holds; /* gathers and control calls wait for go_on() */
+static size_t fills_at; /* a reply of this size makes the client full */
+static bool holds;      /* gathers and control calls wait for go_on() */
 
 /* ----------------------------------------------------- what lies below it */
 
 void client_console_send(struct client *c, const struct pgbuf *b)
 {
     pgbuf_put_bytes(&sent, b->p, b->n);
+    c->is_full = fills_at && b->n >= fills_at;
+}
+
+bool client_console_is_full(const struct client *c)
+{
+    return c->is_full;
 }
 
 void client_console_set(struct client *c, void *state)
@@ -293,6 +300,7 @@ static int set_up(void **state)
     client = (struct client){.is_admin = true};
     timer = NULL;
     holds = false;
+    fills_at = 0;
     shared = shared_new(load_conf(), SHARDS);
     pgbuf_init(&sent, 1 << 28);
     control_set(&control);
@@ -543,6 +551,47 @@ static void session_vanishes(void **state)
     expect("", NULL);
 }
 
+/* The client does not read its replies: its commands wait. */
+static void backlog(void **state)
+{
+    client.is_full = true;
+    query("show version");
+    query("show help");
+    expect("", NULL);
+    client.is_full = false;
+    admin_console.drain(&client);
+    expect("TDCZNCZ", NULL);
+    admin_console.drain(&client);
+    expect("", NULL);
+    holds = true;
+    query("show pools");
+    client.is_full = true;
+    query("show version");
+    go_on();
+    expect("TDCZ", NULL);
+    client.is_full = false;
+    admin_console.drain(&client);
+    expect("TDCZ", "pgbraid");
+}
+
+/* Many small commands with large replies are sent in pieces. */
+static void pieces(void **state)
+{
+    client.is_full = true;
+    for (int i = 0; i < 200; i++)
+        query("show help");
+    client.is_full = false;
+    fills_at = 1;
+    admin_console.drain(&client);
+    assert_in_range(sent.n, CONSOLE_FLUSH_BYTES, 2 * CONSOLE_FLUSH_BYTES);
+    while (client.is_full) {
+        client.is_full = false;
+        admin_console.drain(&client);
+    }
+    assert_true(sent.n > 4 * CONSOLE_FLUSH_BYTES);
+    pgbuf_reset(&sent);
+}
+
 static void too_much_waits(void **state)
 {
     char text[60000];
@@ -733,12 +782,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(every_show),       TEST(simple),          TEST(contents),
-        TEST(only_stats),       TEST(pause_waits),     TEST(pause_ends),
-        TEST(databases),        TEST(process),         TEST(order_is_kept),
-        TEST(session_vanishes), TEST(too_much_waits),  TEST(extended),
-        TEST(extended_waits),   TEST(extended_errors), TEST(bad_query),
-        TEST(many_names),       TEST(averages),
+        TEST(every_show),       TEST(simple),         TEST(contents),
+        TEST(only_stats),       TEST(pause_waits),    TEST(pause_ends),
+        TEST(databases),        TEST(process),        TEST(order_is_kept),
+        TEST(session_vanishes), TEST(too_much_waits), TEST(backlog),
+        TEST(pieces),           TEST(extended),       TEST(extended_waits),
+        TEST(extended_errors),  TEST(bad_query),      TEST(many_names),
+        TEST(averages),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
