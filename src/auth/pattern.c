@@ -83,7 +83,7 @@ static bool put_bracket(struct translator *t)
  * bounds. Reads the count of "{count}" and "{least,count}". */
 static bool count_copies(struct translator *t)
 {
-    unsigned n = 0, times = 2;
+    unsigned n = 0, times = *t->from == '*' || *t->from == '?' ? 1 : 2;
     if (strchr("*+?{", t->last))
         return false; /* PostgreSQL refuses a++ too */
     if (*t->from == '{') {

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+#include "loop/thrpool.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+
+#include "loop/loop.h"
+
+enum { JOBS = 200 };
+
+struct work {
+    struct job job;
+    int value;
+    pthread_t ran_on;
+};
+
+static struct loop *loop;
+static int n_home, sum_home;
+static atomic_int n_dropped, n_ran;
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+
+static void work_run(struct job *j)
+{
+    struct work *w = container_of(j, struct work, job);
+    w->ran_on = pthread_self();
+    w->value *= 2;
+    n_ran++;
+}
+
+static void blocked_run(struct job *j)
+{
+    pthread_mutex_lock(&gate);
+    pthread_mutex_unlock(&gate);
+    work_run(j);
+}
+
+static void work_done(struct job *j)
+{
+    struct work *w = container_of(j, struct work, job);
+    assert_false(pthread_equal(w->ran_on, pthread_self()));
+    sum_home += w->value;
+    free(w);
+    if (++n_home == JOBS)
+        loop_stop(loop);
+}
+
+static void work_drop(struct job *j)
+{
+    n_dropped++;
+    free(container_of(j, struct work, job));
+}
+
+static int start(struct thrpool *p, void (*run)(struct job *j), int value)
+{
+    struct work *w = mem_new(sizeof *w);
+    w->value = value;
+    w->job.run = run;
+    w->job.done = work_done;
+    w->job.drop = work_drop;
+    int rc = thrpool_start(p, loop, &w->job);
+    if (rc)
+        free(w);
+    return rc;
+}
+
+static int set_up(void **state)
+{
+    struct err e;
+    n_home = sum_home = n_dropped = n_ran = 0;
+    return loop_new(&loop, NULL, &e);
+}
+
+static void jobs_come_home(void **state)
+{
+    struct thrpool *p = thrpool_new("test", 4, JOBS);
+    for (int i = 0; i < JOBS; i++)
+        assert_int_equal(start(p, work_run, i), 0);
+    loop_run(loop);
+    assert_int_equal(sum_home, JOBS * (JOBS - 1));
+    thrpool_stop(p);
+    loop_free(loop);
+    thrpool_free(p);
+    assert_int_equal(n_dropped, 0);
+}
+
+static void waiting_jobs_are_bounded(void **state)
+{
+    struct thrpool *p = thrpool_new("test", 1, 3);
+    pthread_mutex_lock(&gate);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(start(p, blocked_run, i), 0);
+    assert_int_equal(start(p, blocked_run, 9), ERR_LIMIT);
+    pthread_mutex_unlock(&gate);
+    thrpool_stop(p);
+    assert_int_equal(start(p, work_run, 9), ERR_LIMIT);
+    loop_free(loop);
+    thrpool_free(p);
+    assert_int_equal(n_dropped, 3);
+}
+
+/* Jobs that ran, but whose loop ended before it looked. */
+static void jobs_that_find_nobody_are_dropped(void **state)
+{
+    struct thrpool *p = thrpool_new("test", 2, 100);
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(start(p, work_run, i), 0);
+    while (n_ran < 50)
+        sched_yield();
+    thrpool_stop(p);
+    thrpool_stop(p);
+    loop_free(loop);
+    thrpool_free(p);
+    assert_int_equal(n_dropped, 50);
+    assert_int_equal(n_home, 0);
+}
+
+static void nothing_started(void **state)
+{
+    struct thrpool *p = thrpool_new("test", 2, 2);
+    thrpool_free(p);
+    thrpool_free(NULL);
+    loop_free(loop);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(jobs_come_home, set_up),
+        cmocka_unit_test_setup(waiting_jobs_are_bounded, set_up),
+        cmocka_unit_test_setup(jobs_that_find_nobody_are_dropped, set_up),
+        cmocka_unit_test_setup(nothing_started, set_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
