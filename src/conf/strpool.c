@@ -66,6 +66,7 @@ char *strpool_printf(struct strpool *p, const char *fmt, ...)
     char *text;
     int n;
 
+    must(fmt); /* gcc warns of NULL in sanitizer builds */
     va_start(ap, fmt);
     n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
