@@ -43,11 +43,11 @@ static struct db_rec *find_database(struct job *j, const char *verb)
 
 /* ---------------------------------------------------------------- PAUSE */
 
-static bool is_paused(const struct job *j)
+static atomic_bool *pause_flag(const struct job *j)
 {
-    const struct db_rec *rec = j->data;
+    struct db_rec *rec = j->data;
 
-    return atomic_load(rec ? &rec->is_paused : &j->shared->is_paused);
+    return rec ? &rec->is_paused : &j->shared->is_paused;
 }
 
 static void drain(struct shard *sh, struct job *j)
@@ -62,7 +62,7 @@ static void drained(struct job *j)
 {
     if (j->count == 0)
         job_done(j);
-    else if (!is_paused(j))
+    else if (!atomic_load(pause_flag(j)))
         job_fail(j, "RESUME came before all servers were released");
     else
         job_wait(j, look_whether_drained);
@@ -72,6 +72,22 @@ static void look_whether_drained(struct job *j)
 {
     j->count = 0;
     job_gather(j, drain, drained);
+}
+
+static void resume(struct shard *sh, struct job *j)
+{
+    shard_resume_all(sh);
+}
+
+/* As in PgBouncer, whoever cancels PAUSE gets the opposite. */
+static void undo_pause(struct job *j)
+{
+    if (atomic_load(&j->shared->is_shutting_down)) {
+        job_fail_canceled(j);
+        return;
+    }
+    atomic_store(pause_flag(j), false);
+    job_gather(j, resume, job_fail_canceled);
 }
 
 /* j->data names a record, which is not the job's to free. */
@@ -95,16 +111,12 @@ void cmd_pause(struct job *j)
     log_command(j);
     j->data = rec;
     j->free_data = keep;
-    atomic_store(rec ? &rec->is_paused : &j->shared->is_paused, true);
+    j->on_cancel = undo_pause;
+    atomic_store(pause_flag(j), true);
     look_whether_drained(j);
 }
 
 /* --------------------------------------------------------------- RESUME */
-
-static void resume(struct shard *sh, struct job *j)
-{
-    shard_resume_all(sh);
-}
 
 static struct db_rec *first_db(struct shared *s)
 {
@@ -270,6 +282,7 @@ void cmd_wait_close(struct job *j)
     if (database(j) && !find_database(j, "wait in"))
         return;
     log_command(j);
+    j->on_cancel = job_fail_canceled;
     look_whether_closed(j);
 }
 

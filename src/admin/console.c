@@ -258,6 +258,14 @@ static void on_start(struct client *c)
     client_console_set(c, s);
 }
 
+static void on_cancel(struct client *c)
+{
+    struct console *s = client_console_get(c);
+
+    if (s && s->job)
+        job_cancel(s->job);
+}
+
 static void on_end(struct client *c)
 {
     struct console *s = client_console_get(c);
@@ -278,5 +286,6 @@ const struct console_ops admin_console = {
     .start = on_start,
     .message = on_message,
     .drain = on_drain,
+    .cancel = on_cancel,
     .end = on_end,
 };

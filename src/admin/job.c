@@ -125,13 +125,41 @@ void job_fail_with(struct job *j, const char *sqlstate, const char *detail,
     va_end(ap);
 }
 
+void job_fail_canceled(struct job *j)
+{
+    job_fail_with(j, "57014", NULL, "canceling statement due to user request");
+}
+
+static void begin_cancel(struct job *j)
+{
+    void (*on_cancel)(struct job * j) = j->on_cancel;
+
+    timer_clear(j->loop, &j->timer);
+    j->is_canceled = false;
+    j->on_cancel = NULL;
+    on_cancel(j);
+}
+
+void job_cancel(struct job *j)
+{
+    if (!j->on_cancel)
+        return;
+    if (j->is_in_flight)
+        j->is_canceled = true;
+    else
+        begin_cancel(j);
+}
+
 /* Back from elsewhere; false when nobody wants to know any more. */
 static bool came_home(struct job *j)
 {
     j->is_in_flight = false;
-    if (j->session)
+    if (!j->session)
+        job_free(j);
+    else if (j->is_canceled)
+        begin_cancel(j);
+    else
         return true;
-    job_free(j);
     return false;
 }
 

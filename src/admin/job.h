@@ -39,10 +39,14 @@ struct job {
     void *data;                    /* goes with the job */
     void (*free_data)(void *data); /* NULL: free() */
     int64_t count;
+    /* Undoes what a command that waits has done, then job_fail_canceled().
+     * NULL: it ends soon anyway and cannot be canceled. */
+    void (*on_cancel)(struct job *j);
 
     /* For job.c and the console only. */
     struct console *session; /* NULL: it has ended */
     bool is_in_flight;       /* somebody will call back */
+    bool is_canceled;        /* once it is back */
     bool has_failed;
     char tag[SYNTAX_ARG_MAX + SYNTAX_VALUE_MAX + 8];
     char sqlstate[6], error[JOB_TEXT_MAX], detail[ERR_TEXT_MAX];
@@ -57,6 +61,9 @@ struct job *job_new(struct console *session, struct client *c,
                     const struct command *cmd, const struct syntax *s,
                     table_formats formats);
 void job_run(struct job *j);
+
+/* The client wants no more of it. */
+void job_cancel(struct job *j);
 
 /* The session has ended. */
 void job_orphan(struct job *j);
@@ -73,6 +80,7 @@ void job_set_tag(struct job *j, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void job_fail(struct job *j, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void job_fail_with(struct job *j, const char *sqlstate, const char *detail,
                    const char *fmt, ...) PRINTF_LIKE(4, 5);
+void job_fail_canceled(struct job *j);
 
 /* each(sh, j) on every worker's thread in turn, then done(j) at home. */
 void job_gather(struct job *j, void (*each)(struct shard *sh, struct job *j),

@@ -8,6 +8,7 @@
  *   linked client    a CancelRequest with the server's own key is sent over a
  *                    connection of its own, only if the client still holds that
  *                    server when the connection stands
+ *   console          its command gives up waiting, if that is what it does
  *   anything else    nothing to cancel
  *
  * The server is not given to anybody else before PostgreSQL has closed the
@@ -330,6 +331,8 @@ static void deliver_to(struct client *c, const struct note *m)
     struct cancel *k;
     if (c->state == CLIENT_WAITING)
         cancel_waiting(c);
+    if (c->state == CLIENT_CONSOLE)
+        sh->console->cancel(c);
     if (c->state != CLIENT_ACTIVE || !s || s->job != JOB_NONE ||
         pg_track_is_idle(&s->track)) {
         tell_requester(sh, m->from, m->requester);

@@ -306,6 +306,7 @@ static void begin_console(struct client *c)
                                    slice_str(pairs[i][1]));
     client_login_free(c);
     send_welcome(c);
+    cancel_register(c);
     client_set_state(c, CLIENT_CONSOLE);
     c->shard->console->start(c);
 }

@@ -35,6 +35,8 @@ struct console_ops {
     void (*message)(struct client *c, char type, struct slice body);
     /* What was sent has left: it may go on after client_console_is_full(). */
     void (*drain)(struct client *c);
+    /* A CancelRequest for what it runs. */
+    void (*cancel)(struct client *c);
     void (*end)(struct client *c);
 };
 

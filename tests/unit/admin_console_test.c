@@ -479,6 +479,48 @@ static void pause_ends(void **state)
     assert_null(timer);
 }
 
+static void pause_is_canceled(void **state)
+{
+    admin_console.cancel(&client); /* nothing runs */
+    shards[0].busy = 1;
+    query("PAUSE");
+    query("show version");
+    admin_console.cancel(&client);
+    expect("EZTDCZ", "57014");
+    assert_false(atomic_load(&shared->is_paused));
+    assert_int_equal(shards[1].resumed, 1);
+    assert_null(timer);
+    query_gives("resume", "EZ", "not paused");
+    holds = true; /* while the workers are asked */
+    query("PAUSE db1");
+    admin_console.cancel(&client);
+    admin_console.cancel(&client);
+    expect("", NULL);
+    go_on();
+    expect("", NULL);
+    admin_console.cancel(&client);
+    go_on();
+    expect("EZ", "57014");
+    query("show pools");
+    admin_console.cancel(&client); /* ends by itself */
+    go_on();
+    expect("TDCZ", NULL);
+}
+
+static void wait_close_is_canceled(void **state)
+{
+    shards[0].busy = 1;
+    query("WAIT_CLOSE");
+    expect("", NULL);
+    admin_console.cancel(&client);
+    expect("EZ", "57014");
+    atomic_store(&shared->is_shutting_down, true);
+    query("PAUSE");
+    admin_console.cancel(&client);
+    expect("EZ", "57014");
+    assert_true(atomic_load(&shared->is_paused));
+}
+
 static void databases(void **state)
 {
     query_gives("pause db1", "CZ", "PAUSE");
@@ -782,12 +824,26 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(every_show),       TEST(simple),         TEST(contents),
-        TEST(only_stats),       TEST(pause_waits),    TEST(pause_ends),
-        TEST(databases),        TEST(process),        TEST(order_is_kept),
-        TEST(session_vanishes), TEST(too_much_waits), TEST(backlog),
-        TEST(pieces),           TEST(extended),       TEST(extended_waits),
-        TEST(extended_errors),  TEST(bad_query),      TEST(many_names),
+        TEST(every_show),
+        TEST(simple),
+        TEST(contents),
+        TEST(only_stats),
+        TEST(pause_waits),
+        TEST(pause_ends),
+        TEST(databases),
+        TEST(process),
+        TEST(order_is_kept),
+        TEST(session_vanishes),
+        TEST(too_much_waits),
+        TEST(backlog),
+        TEST(pause_is_canceled),
+        TEST(wait_close_is_canceled),
+        TEST(pieces),
+        TEST(extended),
+        TEST(extended_waits),
+        TEST(extended_errors),
+        TEST(bad_query),
+        TEST(many_names),
         TEST(averages),
     };
 
