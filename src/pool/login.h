@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* A login while it goes on: what client_login.c (start-up, admission) and
+ * client_auth.c (who it is) share. Belongs to the client's worker. */
+#ifndef POOL_LOGIN_H
+#define POOL_LOGIN_H
+
+#include "auth/auth_client.h"
+#include "pool/impl.h"
+
+enum login_step {
+    STEP_STARTUP, /* the first packets */
+    STEP_TLS,     /* shaking hands */
+    STEP_QUERY,   /* auth_query waits or runs */
+    STEP_PASSWORD,
+    STEP_WELCOME, /* waits for the settings of a server */
+};
+
+struct setting {
+    struct setting *next;
+    struct slice name, value; /* behind the struct */
+};
+
+struct client_login {
+    struct list node; /* in shard.logins, the oldest first */
+    struct client *client;
+    struct host_count *host; /* limits.c; NULL: not counted */
+    enum login_step step;
+    bool ssl_done, gss_done;
+    bool is_console;
+    bool sent_negotiation;
+    struct auth_client *auth;
+    struct setting *settings;
+    struct setting **settings_end;
+    int n_settings;
+    bool has_server; /* replication: its connection is being made */
+    char *user, *database;
+    struct auth_secret secret; /* of auth_query */
+    bool secret_found;
+    bool query_failed, row_seen;
+    enum auth_method method;
+};
+
+static inline struct slice user_of(const struct client *c)
+{
+    return slice_str(c->login->user);
+}
+
+/* The StartupMessage was taken: finds the method and begins with it. */
+void client_auth_begin(struct client *c);
+
+/* A password or SASL message; returns its size, 0 when it is not all there. */
+size_t client_auth_message(struct client *c, struct slice in);
+
+/* Who it is has been proven. */
+void client_login_authenticated(struct client *c);
+
+#endif
