@@ -304,6 +304,12 @@ class Pooler(Address):
         self.spawn()
         procs.wait_for(self.is_up, 20,
                        lambda: "start of the pooler:\n" + self.log())
+        try:
+            # SHOW asks every worker: all of them are up then.
+            self.show("LISTS")
+        except (OSError, pgwire.WireClosed, pgwire.ServerError,
+                AssertionError):
+            pass
         self.baseline_fds = procs.count_fds(self.proc.pid)
 
     def is_up(self):

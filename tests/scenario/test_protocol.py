@@ -479,6 +479,20 @@ def test_several_copies_in_one_simple_query(pooler):
         w.ok("DROP TABLE %s" % name)
 
 
+def test_query_inside_copy_in_ends_the_session(pooler):
+    """PostgreSQL: an error, then FATAL, synchronization was lost."""
+    w = pooler.wire()
+    w.ok("BEGIN; CREATE TEMP TABLE qi (a int) ON COMMIT DROP")
+    w.send(query("COPY qi FROM STDIN"))
+    w.read_until("G")
+    w.send(copy_data(b"1\n"), query("SELECT 1"))
+    got = [m for m in w.read_to_close() if m.type == "E"]
+    assert got[0].fields["C"] == "08P01"
+    w.abort()
+    with pooler.wire() as w:
+        assert w.value("SELECT 1") == "1"
+
+
 def test_client_dies_inside_copy_in(pooler, cluster):
     with pooler.wire() as w:
         name = make_table(pooler, w)
