@@ -104,8 +104,8 @@ static bool read_url(struct ldap_options *o, struct slice url)
         return false;
     url = slice_of(url.p + 2, url.n - 2);
     struct slice host = cut(&url, '/');
-    const char *colon = host.n ? memrchr(host.p, ':', host.n) : NULL;
-    const char *bracket = host.n ? memrchr(host.p, ']', host.n) : NULL;
+    const char *colon = host.p ? memrchr(host.p, ':', host.n) : NULL;
+    const char *bracket = host.p ? memrchr(host.p, ']', host.n) : NULL;
     if (colon && (!bracket || colon > bracket)) {
         size_t n = (size_t)(colon - host.p);
         if (!read_port(slice_of(colon + 1, host.n - n - 1), &o->port))
