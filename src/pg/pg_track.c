@@ -81,14 +81,13 @@ bool pg_track_push(struct pg_track *t, struct track_entry e)
 {
     if (e.kind == TRACK_COPY_END)
         return push_copy_end(t, e);
-    if (t->in_copy_in) {
-        /* Ignored, or an error of the client's that ends the COPY: which of
-         * the two is not known before the reply. */
-        if (e.kind == TRACK_SYNC)
-            t->n_copy_syncs++;
-        else
-            t->is_lost = true;
+    if (t->in_copy_in && e.kind == TRACK_SYNC) {
+        t->n_copy_syncs++;
         return false;
+    }
+    if (t->in_copy_in) {
+        e.flags |= TRACK_BREAKS_COPY;
+        t->in_copy_in = false;
     }
     if (t->is_skipping) {
         if (e.kind != TRACK_SYNC)
@@ -118,17 +117,20 @@ bool pg_track_pop_local(struct pg_track *t, struct track_entry *out)
 
 /* COPY IN begins for the request at the front. Syncs sent behind it are
  * ignored by the server up to the CopyDone or CopyFail, if that is sent
- * already; anything else there is an error which we do not follow. */
+ * already, or up to a message that makes the COPY fail. */
 static void begin_copy_in(struct pg_track *t)
 {
     uint32_t kept = 1, i = 1;
     bool ended = false;
     for (; i < t->count && !ended; i++) {
         struct track_entry *e = at(t, i);
-        if (e->kind == TRACK_COPY_END)
-            ended = true;
-        else if (e->kind != TRACK_SYNC || (e->flags & TRACK_OURS))
-            t->is_lost = true;
+        if (e->kind == TRACK_SYNC)
+            continue;
+        ended = true;
+        if (e->kind != TRACK_COPY_END) {
+            e->flags |= TRACK_BREAKS_COPY;
+            break;
+        }
     }
     for (; i < t->count; i++)
         *at(t, kept++) = *at(t, i);
@@ -146,8 +148,26 @@ static void answer_front(struct pg_track *t, struct track_reply *out)
     out->entry = pop_front(t);
 }
 
-static int reply_error(struct pg_track *t, struct track_reply *out)
+/* The request that made the COPY fail has no reply of its own. */
+static void drop_breaker(struct pg_track *t)
 {
+    uint32_t i = 1;
+    while (i < t->count && !(at(t, i)->flags & TRACK_BREAKS_COPY))
+        i++;
+    if (i >= t->count)
+        return;
+    if (at(t, i)->flags & TRACK_BARRIER)
+        t->n_barriers--;
+    for (; i + 1 < t->count; i++)
+        *at(t, i) = *at(t, i + 1);
+    t->count--;
+}
+
+static int reply_error(struct pg_track *t, char status, struct track_reply *out)
+{
+    if (status == TRACK_ERROR_PROTOCOL && t->count &&
+        at(t, 0)->kind == TRACK_QUERY)
+        drop_breaker(t);
     t->has_failed = true;
     if (t->in_copy_in && t->n_copy_syncs)
         t->is_lost = true;
@@ -214,7 +234,7 @@ int pg_track_reply(struct pg_track *t, char type, char status,
     case PG_MSG_READY:
         return reply_ready(t, status, out);
     case PG_MSG_ERROR:
-        return reply_error(t, out);
+        return reply_error(t, status, out);
     case PG_MSG_PARSE_COMPLETE:
         return reply_to(t, TRACK_PARSE, out);
     case PG_MSG_BIND_COMPLETE:

@@ -12,11 +12,13 @@
 #include <stdlib.h>
 
 #include "auth/cert.h"
+#include "auth/hba.h"
 #include "auth/userdb.h"
 #include "base/log.h"
 #include "net/tls.h"
 #include "pg/pg_read.h"
-#include "pool/login.h"
+#include "pg/pg_startup.h"
+#include "pool/auth_work.h"
 
 static void auth_failed(struct client *c, int rc, const struct err *e)
 {
@@ -40,13 +42,56 @@ static void auth_result(struct client *c, int rc, struct pgbuf *out,
     if (out->n)
         (void)stream_write(c->stream, out->p, out->n);
     pgbuf_wipe(out);
-    if (rc == AUTH_MORE)
-        return;
-    if (rc != AUTH_OK) {
-        auth_failed(c, rc < 0 ? rc : ERR_UNSUPPORTED, e);
-        return;
+    switch (rc) {
+    case AUTH_OK:
+        client_login_authenticated(c);
+        break;
+    case AUTH_MORE:
+        break;
+    case AUTH_WORK:
+        auth_work_hash(c);
+        break;
+    case AUTH_EXTERNAL:
+        auth_work_ask(c);
+        break;
+    default:
+        auth_failed(c, rc, e);
+        break;
     }
-    client_login_authenticated(c);
+}
+
+/* Input that came while a helper thread was at work. */
+static void go_on(struct client *c)
+{
+    if (c->state != CLIENT_CLOSED && c->in.n)
+        client_login_data(c, "", 0);
+}
+
+void client_auth_hashed(struct client *c)
+{
+    struct pgbuf *b = &c->shard->text;
+    struct err e = {0};
+    c->login->step = STEP_PASSWORD;
+    pgbuf_reset(b);
+    int rc = auth_client_resume(c->login->auth, b, &e);
+    auth_result(c, rc, b, &e);
+    go_on(c);
+}
+
+void client_auth_answered(struct client *c, int rc, const struct err *e)
+{
+    char name[CLIENT_NAME_MAX];
+    c->login->step = STEP_PASSWORD;
+    if (rc == ERR_UNSUPPORTED) {
+        client_close(c, "0A000", "%s", e->text);
+    } else if (rc) {
+        log_warning("%s %s", client_name(c, name), e->text);
+        client_close(c, "08P01", "%s authentication failed",
+                     c->login->method == AUTH_METHOD_LDAP ? "LDAP" : "PAM");
+    } else {
+        client_login_authenticated(c);
+        go_on(c);
+    }
 }
 
 static const struct auth_secret *
@@ -81,6 +126,7 @@ static void start_dialogue(struct client *c)
         .process_key =
             slice_of(sh->shared->process_key, sizeof sh->shared->process_key),
         .scram_iterations = sh->conf->scram_iterations,
+        .may_work = true,
         .has_tls = tls != NULL,
         .allow_plus = tls != NULL,
         .tls_server_end_point = tls ? tls->server_end_point : slice_of("", 0),
@@ -94,6 +140,24 @@ static void start_dialogue(struct client *c)
     auth_result(c, rc, b, &e);
 }
 
+/* Has a secret, if only to say that there is such a user: as in PgBouncer,
+ * neither a certificate nor an account of the system makes one. */
+static bool is_known(const struct client *c)
+{
+    return c->login->secret_found ||
+           userdb_find(c->shard->conf->users, user_of(c));
+}
+
+static const struct ident_map *map_of(const struct client *c)
+{
+    return c->login->rule ? c->login->rule->map : NULL;
+}
+
+static bool map_allows(void *map, struct slice name, struct slice role)
+{
+    return ident_map_allows(map, name, role);
+}
+
 /* A certificate stands for the password. */
 static void check_certificate(struct client *c)
 {
@@ -104,13 +168,45 @@ static void check_certificate(struct client *c)
                      "connection requires a valid client certificate");
         return;
     }
-    if (cert_check_role(tls->peer_cert, user_of(c), NULL, NULL, &e)) {
+    const struct ident_map *map = map_of(c);
+    int rc =
+        cert_check_role(tls->peer_cert, user_of(c), map ? map_allows : NULL,
+                        (void *)(uintptr_t)map, &e);
+    if (rc == 0 && !is_known(c))
+        rc = err_set(&e, ERR_AUTHZ, "the user is unknown");
+    if (rc) {
         char name[CLIENT_NAME_MAX];
         log_warning("%s certificate: %s", client_name(c, name), e.text);
         client_close(c, "28000", "certificate authentication failed");
         return;
     }
     client_login_authenticated(c);
+}
+
+/* The account at the other end of a Unix socket stands for the password. */
+void client_auth_peer(struct client *c, const char *name, const struct err *e)
+{
+    char who[CLIENT_NAME_MAX];
+    const struct ident_map *map = map_of(c);
+    bool fits = name && is_known(c) &&
+                (map ? ident_map_allows(map, slice_str(name), user_of(c))
+                     : slice_is(user_of(c), name));
+    c->login->step = STEP_PASSWORD;
+    if (fits) {
+        client_login_authenticated(c);
+        go_on(c);
+        return;
+    }
+    client_name(c, who);
+    if (!name)
+        log_warning("%s peer: %s", who, e->text);
+    else if (!is_known(c))
+        log_warning("%s peer: the user is unknown", who);
+    else
+        log_warning("%s peer: account \"%s\" may not log in as this user%s%s",
+                    who, name, map ? " by map " : "",
+                    map ? ident_map_name(map) : "");
+    client_close(c, "08P01", "unix socket login rejected");
 }
 
 /* With `any` no name is known; the pool's user must be a forced one. */
@@ -140,11 +236,11 @@ static void authenticate(struct client *c)
     case AUTH_METHOD_CERT:
         check_certificate(c);
         break;
-    case AUTH_METHOD_HBA:
-    case AUTH_METHOD_PAM:
-    case AUTH_METHOD_LDAP:
-        client_close(c, "0A000", "auth_type %s is not supported yet",
-                     auth_method_name(c->login->method));
+    case AUTH_METHOD_PEER:
+        auth_work_name_peer(c);
+        break;
+    case AUTH_METHOD_REJECT:
+        client_close(c, "08P01", "login rejected");
         break;
     default:
         start_dialogue(c);
@@ -161,8 +257,10 @@ static bool needs_query(const struct client *c, const struct conf_db *cdb)
     const char *auth_user = conf_auth_user(conf, cdb);
     if (!auth_user || !*auth_user || c->login->is_console)
         return false;
-    if (c->login->method == AUTH_METHOD_ANY ||
-        c->login->method == AUTH_METHOD_CERT || !conf_auth_query(conf, cdb))
+    enum auth_method m = c->login->method;
+    if (m == AUTH_METHOD_ANY || m == AUTH_METHOD_REJECT ||
+        m == AUTH_METHOD_PAM || m == AUTH_METHOD_LDAP ||
+        !conf_auth_query(conf, cdb))
         return false;
     return !userdb_find(conf->users, user_of(c));
 }
@@ -246,6 +344,7 @@ void client_login_query_done(struct client *c)
         return;
     }
     authenticate(c);
+    go_on(c);
 }
 
 /* ------------------------------------------------------------------- method */
@@ -266,10 +365,46 @@ static enum auth_method method_of(const struct conf *conf)
     return methods[conf->auth_type];
 }
 
+static enum hba_via via_of(const struct client *c)
+{
+    if (c->stream->kind == STREAM_UNIX)
+        return HBA_UNIX;
+    return stream_tls(c->stream) ? HBA_TLS : HBA_PLAIN;
+}
+
+/* The rule that fits; false when none does. */
+static bool find_rule(struct client *c)
+{
+    struct client_login *l = c->login;
+    struct addr from = {0};
+    struct hba_client who = {
+        .via = via_of(c),
+        .addr = &from.sa,
+        .is_replication = c->replication == PG_REPLICATION_PHYSICAL,
+        .database = slice_str(l->database),
+        .user = user_of(c),
+    };
+    if (addr_of_peer(stream_fd(c->stream), &from))
+        from.sa.sa_family = AF_UNSPEC; /* it has gone: only "all" fits */
+    addr_unmap(&from);
+    l->rule_conf = conf_ref(c->shard->conf);
+    l->rule = hba_match(l->rule_conf->hba, &who);
+    if (!l->rule)
+        return false;
+    l->method = l->rule->method;
+    log_debug("HBA line %d fits db=%s user=%s", l->rule->line, l->database,
+              l->user);
+    return true;
+}
+
 void client_auth_begin(struct client *c)
 {
     struct shard *sh = c->shard;
     c->login->method = method_of(sh->conf);
+    if (c->login->method == AUTH_METHOD_HBA && !find_rule(c)) {
+        client_close(c, "08P01", "no authentication method is found");
+        return;
+    }
     const struct conf_db *cdb =
         conf_find_db(sh->conf, slice_str(c->login->database));
     if (!cdb)

@@ -34,6 +34,7 @@ void client_login_free(struct client *c)
         l->settings = next;
     }
     auth_client_free(l->auth);
+    conf_unref(l->rule_conf);
     auth_secret_fini(&l->secret);
     free(l->user);
     free(l->database);

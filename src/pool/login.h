@@ -14,6 +14,7 @@ enum login_step {
     STEP_TLS,     /* shaking hands */
     STEP_QUERY,   /* auth_query waits or runs */
     STEP_PASSWORD,
+    STEP_WORK,    /* a helper thread is at it: auth_work.c */
     STEP_WELCOME, /* waits for the settings of a server */
 };
 
@@ -21,6 +22,8 @@ struct setting {
     struct setting *next;
     struct slice name, value; /* behind the struct */
 };
+
+struct hba_rule;
 
 struct client_login {
     struct list node; /* in shard.logins, the oldest first */
@@ -40,6 +43,9 @@ struct client_login {
     bool secret_found;
     bool query_failed, row_seen;
     enum auth_method method;
+    /* With auth_type = hba, and what keeps it alive over a reload. */
+    const struct hba_rule *rule;
+    struct conf *rule_conf;
 };
 
 static inline struct slice user_of(const struct client *c)
@@ -52,6 +58,11 @@ void client_auth_begin(struct client *c);
 
 /* A password or SASL message; returns its size, 0 when it is not all there. */
 size_t client_auth_message(struct client *c, struct slice in);
+
+/* A helper thread is done. name is NULL when e says why there is none. */
+void client_auth_hashed(struct client *c);
+void client_auth_answered(struct client *c, int rc, const struct err *e);
+void client_auth_peer(struct client *c, const char *name, const struct err *e);
 
 /* Who it is has been proven. */
 void client_login_authenticated(struct client *c);

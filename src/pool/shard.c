@@ -97,6 +97,7 @@ void shard_stop(struct shard *sh)
 void shard_free(struct shard *sh)
 {
     struct list *n;
+    shared_stop_helpers(sh->shared);
     while ((n = list_first(&sh->pools))) {
         struct pool *p = list_entry(n, struct pool, node);
         list_remove(n);

@@ -6,6 +6,13 @@
 
 #include "base/clock.h"
 #include "base/rand.h"
+#include "loop/thrpool.h"
+
+enum {
+    HASHERS_MAX = 4,
+    ASKERS = 16, /* they wait, they do not work */
+    HELPER_JOBS_MAX = 4096,
+};
 
 struct shared *shared_new(struct conf *conf, int n_shards)
 {
@@ -19,6 +26,9 @@ struct shared *shared_new(struct conf *conf, int n_shards)
     pthread_mutex_init(&s->hosts_lock, NULL);
     rand_bytes(s->process_key, sizeof s->process_key);
     s->start_wall_us = clock_wall_us();
+    s->hashing =
+        thrpool_new("hash", MIN(n_shards, HASHERS_MAX), HELPER_JOBS_MAX);
+    s->asking = thrpool_new("ask", ASKERS, HELPER_JOBS_MAX);
     return s;
 }
 
@@ -38,8 +48,16 @@ static void free_users(struct shared *s)
     }
 }
 
+void shared_stop_helpers(struct shared *s)
+{
+    thrpool_stop(s->hashing);
+    thrpool_stop(s->asking);
+}
+
 void shared_free(struct shared *s)
 {
+    thrpool_free(s->hashing);
+    thrpool_free(s->asking);
     HASH_CLEAR(hh, s->pools);
     while (s->pool_list) {
         struct pool_rec *p = s->pool_list;

@@ -21,6 +21,7 @@
 #include "pg/pg_params.h"
 
 struct loop;
+struct thrpool;
 struct pool;
 struct shard;
 
@@ -120,7 +121,15 @@ struct shared {
     _Atomic unsigned server_epoch; /* raised by RECONNECT: older ones go */
     uint8_t process_key[32];       /* for SCRAM salts */
     int64_t start_wall_us;
+
+    /* Helper threads; their jobs end before the first shard is freed. */
+    struct thrpool *hashing; /* slow hashes */
+    struct thrpool *asking;  /* PAM, LDAP, accounts */
 };
+
+/* No job of a helper thread comes home any more. While all loops still exist;
+ * more than once does no harm. */
+void shared_stop_helpers(struct shared *s);
 
 /* Takes the reference to conf. */
 struct shared *shared_new(struct conf *conf, int n_shards);
