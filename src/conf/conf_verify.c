@@ -213,9 +213,6 @@ void conf_warn_later(struct conf *c)
             differs(c, i))
             at = add_name(names, sizeof(names), at, option_table.rows[i].name,
                           "");
-    if (c->auth_type > CONF_AUTH_HBA)
-        at = add_name(names, sizeof(names), at, "auth_type = ",
-                      option_word(OPTION_AUTH_TYPE, (int)c->auth_type));
     for (int i = 0; i < db_key_table.n; i++)
         if (c->sections->later_keys & (1UL << i))
             at = add_name(names, sizeof(names), at, db_key_table.rows[i].name,

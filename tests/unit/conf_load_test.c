@@ -346,7 +346,7 @@ static void test_later_is_one_warning(void **state)
     assert_int_equal(conf_warning_count(c), 1);
     assert_string_equal(conf_warning(c, 0),
                         "accepted but not in force yet: listen_mptcp, "
-                        "auth_type = pam, mptcp (in [databases])");
+                        "mptcp (in [databases])");
     conf_unref(c);
 }
 
