@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+#include "pool/auth_work.h"
+
+#include <stdlib.h>
+
+#include "auth/hba.h"
+#include "auth/ldap_options.h"
+#include "base/log.h"
+#include "loop/thrpool.h"
+#include "pool/external.h"
+
+struct auth_job {
+    struct job job;
+    struct shard *shard;
+    uint64_t client_id;
+    struct auth_client *auth; /* of a hash: the dialogue, else NULL */
+
+    char *user, *password, *service;
+    char host[ADDR_TEXT_MAX];
+    struct ldap_options ldap;
+    uid_t uid;
+
+    /* the answer */
+    int rc;
+    struct err err;
+    char name[EXTERNAL_NAME_MAX];
+};
+
+static void free_job(struct auth_job *w)
+{
+    auth_client_free(w->auth);
+    if (w->password)
+        mem_wipe(w->password, strlen(w->password));
+    free(w->user);
+    free(w->password);
+    free(w->service);
+    ldap_options_fini(&w->ldap);
+    free(w);
+}
+
+static void drop(struct job *j)
+{
+    free_job(container_of(j, struct auth_job, job));
+}
+
+/* The client that the job was for, if it still waits. */
+static struct client *client_of(struct auth_job *w)
+{
+    struct client *c = shard_find_client(w->shard, w->client_id);
+    return c && c->login && c->login->step == STEP_WORK ? c : NULL;
+}
+
+static struct auth_job *new_job(struct client *c)
+{
+    struct auth_job *w = mem_new(sizeof *w);
+    w->shard = c->shard;
+    w->client_id = c->id;
+    w->job.drop = drop;
+    return w;
+}
+
+static void start(struct client *c, struct auth_job *w, struct thrpool *pool,
+                  void (*run)(struct job *j), void (*done)(struct job *j))
+{
+    w->job.run = run;
+    w->job.done = done;
+    c->login->step = STEP_WORK;
+    if (!thrpool_start(pool, c->shard->loop, &w->job))
+        return;
+    free_job(w);
+    client_close(c, "53300", "too many logins are being checked at once");
+}
+
+/* --- hashes ------------------------------------------------------------ */
+
+static void hash_run(struct job *j)
+{
+    auth_client_work(container_of(j, struct auth_job, job)->auth);
+}
+
+static void hash_done(struct job *j)
+{
+    struct auth_job *w = container_of(j, struct auth_job, job);
+    struct client *c = client_of(w);
+    if (c) {
+        c->login->auth = w->auth;
+        w->auth = NULL;
+        client_auth_hashed(c);
+    }
+    free_job(w);
+}
+
+void auth_work_hash(struct client *c)
+{
+    struct auth_job *w = new_job(c);
+    w->auth = c->login->auth;
+    c->login->auth = NULL;
+    start(c, w, c->shard->shared->hashing, hash_run, hash_done);
+}
+
+/* --- PAM, LDAP --------------------------------------------------------- */
+
+static struct external_question question_of(const struct auth_job *w)
+{
+    return (struct external_question){w->user, w->password, w->host,
+                                      w->service};
+}
+
+static void pam_run(struct job *j)
+{
+    struct auth_job *w = container_of(j, struct auth_job, job);
+    struct external_question q = question_of(w);
+    w->rc = external_ask_pam(&q, &w->err);
+}
+
+static void ldap_run(struct job *j)
+{
+    struct auth_job *w = container_of(j, struct auth_job, job);
+    struct external_question q = question_of(w);
+    w->rc = external_ask_ldap(&q, &w->ldap, &w->err);
+}
+
+static void ask_done(struct job *j)
+{
+    struct auth_job *w = container_of(j, struct auth_job, job);
+    struct client *c = client_of(w);
+    if (c)
+        client_auth_answered(c, w->rc, &w->err);
+    free_job(w);
+}
+
+static int read_ldap_options(struct client *c, struct auth_job *w,
+                             struct err *e)
+{
+    const struct hba_rule *rule = c->login->rule;
+    const char *words = c->shard->conf->auth_ldap_options;
+    if (rule)
+        return ldap_options_parse(rule->options, &w->ldap, e);
+    if (!words || !*words)
+        return err_set(e, ERR_CONF, "auth_ldap_options is null");
+    return ldap_options_parse_words(words, &w->ldap, e);
+}
+
+/* "pamservice=name" of an HBA line; PgBouncer's own name else. */
+static char *pam_service_of(const struct client *c)
+{
+    static const char option[] = "pamservice=";
+    const struct hba_rule *rule = c->login->rule;
+    const char *at =
+        rule && rule->options ? strstr(rule->options, option) : NULL;
+    if (!at || (at > rule->options && at[-1] != '\n'))
+        return mem_strdup("pgbouncer");
+    at += sizeof option - 1;
+    return mem_strndup(at, strcspn(at, "\n"));
+}
+
+static void name_host(const struct client *c, char host[ADDR_TEXT_MAX])
+{
+    struct addr a;
+    if (addr_of_peer(stream_fd(c->stream), &a) || addr_is_unix(&a))
+        slice_copy(slice_str("localhost"), host, ADDR_TEXT_MAX);
+    else
+        addr_host_text(&a, host, ADDR_TEXT_MAX);
+}
+
+void auth_work_ask(struct client *c)
+{
+    struct auth_job *w = new_job(c);
+    struct slice password = auth_client_password(c->login->auth);
+    bool is_ldap = c->login->method == AUTH_METHOD_LDAP;
+    struct err e;
+    char name[CLIENT_NAME_MAX];
+    w->user = mem_strdup(c->login->user);
+    w->password = mem_strndup(password.p, password.n);
+    w->service = pam_service_of(c);
+    name_host(c, w->host);
+    if (is_ldap && read_ldap_options(c, w, &e)) {
+        log_error("%s %s", client_name(c, name), e.text);
+        free_job(w);
+        client_close(c, "08P01", "bouncer config error");
+        return;
+    }
+    start(c, w, c->shard->shared->asking, is_ldap ? ldap_run : pam_run,
+          ask_done);
+}
+
+/* --- peer -------------------------------------------------------------- */
+
+static void peer_run(struct job *j)
+{
+    struct auth_job *w = container_of(j, struct auth_job, job);
+    w->rc = external_user_name(w->uid, w->name, &w->err);
+}
+
+static void peer_done(struct job *j)
+{
+    struct auth_job *w = container_of(j, struct auth_job, job);
+    struct client *c = client_of(w);
+    if (c)
+        client_auth_peer(c, w->rc ? NULL : w->name, &w->err);
+    free_job(w);
+}
+
+void auth_work_name_peer(struct client *c)
+{
+    struct ucred peer;
+    socklen_t len = sizeof peer;
+    struct err e;
+    if (c->stream->kind != STREAM_UNIX ||
+        getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERCRED, &peer,
+                   &len)) {
+        err_set(&e, ERR_AUTHZ, "not a Unix socket");
+        client_auth_peer(c, NULL, &e);
+        return;
+    }
+    struct auth_job *w = new_job(c);
+    w->uid = peer.uid;
+    start(c, w, c->shard->shared->asking, peer_run, peer_done);
+}
