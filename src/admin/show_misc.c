@@ -146,6 +146,12 @@ static void add_counts(struct shard *sh, struct job *j)
     sum->free_servers += c.free_servers;
     sum->dns_names += c.dns_names;
     sum->dns_pending += c.dns_pending;
+    sum->pools += c.pools;
+    sum->client_size = c.client_size;
+    sum->server_size = c.server_size;
+    sum->pool_size = c.pool_size;
+    sum->buffer_bytes += c.buffer_bytes;
+    sum->spare_bytes += c.spare_bytes;
 }
 
 static void gather_counts(struct job *j, void (*done)(struct job *j))
@@ -218,17 +224,36 @@ static void put_memory(struct job *j, const char *name, size_t size,
     table_row_end(t);
 }
 
-/* size is that of one object, on average where they differ. */
-void show_mem(struct job *j)
+static void put_objects(struct job *j, const char *name, size_t size, size_t n)
 {
+    put_memory(j, name, size, n, 0, n * size);
+}
+
+/* size is that of one object, on average where they differ. The names are
+ * PgBouncer's where it has such a row. */
+static void put_mem(struct job *j)
+{
+    const struct shard_counts *c = j->data;
     struct mallinfo2 heap = mallinfo2();
     size_t n, bytes, n_consoles = (size_t)console_count();
 
     statement_totals(&n, &bytes);
     put_memory(j, "statement", n ? bytes / n : 0, n, 0, bytes);
-    put_memory(j, "console", sizeof(struct console), n_consoles, 0,
-               n_consoles * sizeof(struct console));
+    put_objects(j, "client_cache", c->client_size, (size_t)c->clients);
+    put_objects(j, "server_cache", c->server_size,
+                (size_t)c->used_servers + (size_t)c->free_servers);
+    put_objects(j, "pool_cache", c->pool_size, (size_t)c->pools);
+    put_memory(j, "iobuf_cache", 1, c->buffer_bytes, c->spare_bytes,
+               c->buffer_bytes + c->spare_bytes);
+    put_objects(j, "scratch", LOOP_SCRATCH_COUNT * LOOP_SCRATCH_BYTES,
+                (size_t)j->shared->n_shards);
+    put_objects(j, "console", sizeof(struct console), n_consoles);
     put_memory(j, "heap", 1, heap.uordblks + heap.hblkhd, heap.fordblks,
                heap.arena + heap.hblkhd);
     job_done(j);
+}
+
+void show_mem(struct job *j)
+{
+    gather_counts(j, put_mem);
 }

@@ -38,6 +38,12 @@ void bufq_pool_fini(struct bufq_pool *pool)
     *pool = (struct bufq_pool){0};
 }
 
+size_t bufq_pool_size(const struct bufq_pool *pool)
+{
+    return pool->n_small * (sizeof(struct bufq_chunk) + SMALL_SIZE) +
+           pool->n_large * (sizeof(struct bufq_chunk) + LARGE_SIZE);
+}
+
 static struct bufq_chunk *chunk_take(struct bufq_pool *pool, size_t want)
 {
     bool small = want <= SMALL_SIZE;

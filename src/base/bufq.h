@@ -29,6 +29,7 @@ struct bufq {
 
 void bufq_pool_init(struct bufq_pool *pool);
 void bufq_pool_fini(struct bufq_pool *pool);
+size_t bufq_pool_size(const struct bufq_pool *pool); /* bytes kept free */
 
 void bufq_init(struct bufq *q);
 

@@ -473,16 +473,35 @@ void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg)
     }
 }
 
+static size_t count_buffers(const struct pool *p)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < SERVER_CLOSED; i++)
+        for (const struct list *n = p->servers[i].next; n != &p->servers[i];
+             n = n->next) {
+            const struct server *s = container_of(n, const struct server, node);
+            bytes += s->in.cap + (s->stream ? stream_pending(s->stream) : 0);
+        }
+    return bytes;
+}
+
 void shard_get_counts(struct shard *sh, struct shard_counts *out)
 {
-    *out =
-        (struct shard_counts){.lent = sh->n_lent, .borrowed = sh->n_borrowed};
+    *out = (struct shard_counts){
+        .lent = sh->n_lent,
+        .borrowed = sh->n_borrowed,
+        .client_size = sizeof(struct client),
+        .server_size = sizeof(struct server),
+        .pool_size = sizeof(struct pool),
+        .spare_bytes = bufq_pool_size(loop_pool(sh->loop)),
+    };
     list_for(n, &sh->clients)
     {
         const struct client *c = list_entry(n, struct client, node_all);
         out->clients++;
         out->login_clients += c->state == CLIENT_LOGIN;
         out->used_clients += c->state != CLIENT_LOGIN;
+        out->buffer_bytes += c->in.cap + stream_pending(c->stream);
     }
     list_for(m, &sh->pools)
     {
@@ -492,6 +511,7 @@ void shard_get_counts(struct shard *sh, struct shard_counts *out)
         out->pools++;
         out->used_servers += all - idle;
         out->free_servers += idle;
+        out->buffer_bytes += count_buffers(p);
     }
     if (sh->resolver) {
         out->dns_names = resolver_n_cached(sh->resolver);

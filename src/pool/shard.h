@@ -129,6 +129,8 @@ struct shard_counts {
     int pools, used_servers, free_servers;
     uint64_t lent, borrowed;
     size_t dns_names, dns_pending;
+    size_t client_size, server_size, pool_size; /* of one, without buffers */
+    size_t buffer_bytes, spare_bytes; /* held for somebody, kept for reuse */
 };
 void shard_get_counts(struct shard *sh, struct shard_counts *out);
 

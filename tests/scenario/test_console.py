@@ -95,6 +95,20 @@ def test_show_help_is_a_notice(pooler):
         assert not got.errors
 
 
+def test_show_mem_counts_what_there_is(make_pooler, transport):
+    p = make_pooler(transport=transport)
+    with p.wire() as w, p.wire() as v, p.admin() as a:
+        w.ok("BEGIN")
+        v.ok("SELECT 1")
+        rows = {r["name"]: r for r in a.ok("SHOW MEM").dicts()}
+        assert rows["client_cache"]["used"] == "3"
+        assert int(rows["server_cache"]["used"]) >= 1
+        for row in rows.values():
+            assert int(row["memtotal"]) >= int(row["used"])
+        assert int(rows["iobuf_cache"]["used"]) < 1 << 20
+        w.ok("COMMIT")
+
+
 @core
 def test_show_version(pooler):
     with pooler.admin() as a:
