@@ -85,10 +85,7 @@ bool pg_track_push(struct pg_track *t, struct track_entry e)
         t->n_copy_syncs++;
         return false;
     }
-    if (t->in_copy_in) {
-        e.flags |= TRACK_BREAKS_COPY;
-        t->in_copy_in = false;
-    }
+    t->in_copy_in = false; /* anything else ends the COPY, with the session */
     if (t->is_skipping) {
         if (e.kind != TRACK_SYNC)
             return false;
@@ -117,7 +114,8 @@ bool pg_track_pop_local(struct pg_track *t, struct track_entry *out)
 
 /* COPY IN begins for the request at the front. Syncs sent behind it are
  * ignored by the server up to the CopyDone or CopyFail, if that is sent
- * already, or up to a message that makes the COPY fail. */
+ * already. Another request makes the COPY fail, and PostgreSQL, which has not
+ * read it to its end then, ends the session. */
 static void begin_copy_in(struct pg_track *t)
 {
     uint32_t kept = 1, i = 1;
@@ -127,10 +125,8 @@ static void begin_copy_in(struct pg_track *t)
         if (e->kind == TRACK_SYNC)
             continue;
         ended = true;
-        if (e->kind != TRACK_COPY_END) {
-            e->flags |= TRACK_BREAKS_COPY;
+        if (e->kind != TRACK_COPY_END)
             break;
-        }
     }
     for (; i < t->count; i++)
         *at(t, kept++) = *at(t, i);
@@ -148,26 +144,8 @@ static void answer_front(struct pg_track *t, struct track_reply *out)
     out->entry = pop_front(t);
 }
 
-/* The request that made the COPY fail has no reply of its own. */
-static void drop_breaker(struct pg_track *t)
+static int reply_error(struct pg_track *t, struct track_reply *out)
 {
-    uint32_t i = 1;
-    while (i < t->count && !(at(t, i)->flags & TRACK_BREAKS_COPY))
-        i++;
-    if (i >= t->count)
-        return;
-    if (at(t, i)->flags & TRACK_BARRIER)
-        t->n_barriers--;
-    for (; i + 1 < t->count; i++)
-        *at(t, i) = *at(t, i + 1);
-    t->count--;
-}
-
-static int reply_error(struct pg_track *t, char status, struct track_reply *out)
-{
-    if (status == TRACK_ERROR_PROTOCOL && t->count &&
-        at(t, 0)->kind == TRACK_QUERY)
-        drop_breaker(t);
     t->has_failed = true;
     if (t->in_copy_in && t->n_copy_syncs)
         t->is_lost = true;
@@ -234,7 +212,7 @@ int pg_track_reply(struct pg_track *t, char type, char status,
     case PG_MSG_READY:
         return reply_ready(t, status, out);
     case PG_MSG_ERROR:
-        return reply_error(t, status, out);
+        return reply_error(t, out);
     case PG_MSG_PARSE_COMPLETE:
         return reply_to(t, TRACK_PARSE, out);
     case PG_MSG_BIND_COMPLETE:

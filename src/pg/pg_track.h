@@ -31,14 +31,12 @@ enum track_kind {
 };
 
 enum track_flag {
-    TRACK_VIRTUAL = 1,      /* not sent: the reply is ours to make */
-    TRACK_OURS = 2,         /* not the client's: the reply is swallowed */
-    TRACK_BARRIER = 4,      /* may drop all prepared statements: later messages
-                             * that name one wait for it */
-    TRACK_UNNAMED = 8,      /* the caller's: Parse of the unnamed statement */
-    TRACK_DUP = 16,         /* the caller's: Parse of a name that is taken */
-    TRACK_BREAKS_COPY = 32, /* sent while COPY data was due: if the COPY fails
-                             * for that (08P01), it is used up by the failure */
+    TRACK_VIRTUAL = 1, /* not sent: the reply is ours to make */
+    TRACK_OURS = 2,    /* not the client's: the reply is swallowed */
+    TRACK_BARRIER = 4, /* may drop all prepared statements: later messages
+                        * that name one wait for it */
+    TRACK_UNNAMED = 8, /* the caller's: Parse of the unnamed statement */
+    TRACK_DUP = 16,    /* the caller's: Parse of a name that is taken */
 };
 
 struct track_entry {
@@ -90,11 +88,7 @@ struct track_reply {
     struct track_entry entry;
 };
 
-/* For an ErrorResponse with SQLSTATE 08P01. */
-enum { TRACK_ERROR_PROTOCOL = 'P' };
-
-/* Takes note of a reply by its type; status is the byte of ReadyForQuery, or
- * TRACK_ERROR_PROTOCOL.
+/* Takes note of a reply by its type; status is the byte of ReadyForQuery.
  * ERR_PROTO when the reply fits nothing that was asked. */
 NODISCARD int pg_track_reply(struct pg_track *t, char type, char status,
                              struct track_reply *out);

@@ -706,12 +706,6 @@ static void note_fatal(struct replying *r, struct slice body)
     server_close(r->s, "server said while idle: %s", text);
 }
 
-static bool is_protocol_error(struct slice body)
-{
-    struct pg_error x;
-    return pg_error_parse(body, &x) && pg_error_has_code(&x, "08P01");
-}
-
 /* One reply; m is as much of it as there is: the whole for is_held_reply()
  * types up to REPLY_HELD_MAX, else at least the header. Returns how the rest of
  * it, if there is one, is to be treated. */
@@ -731,8 +725,6 @@ static enum body_mode one_reply(struct replying *r, struct slice m,
     answer_local_before(r, type);
     bool ours = front_is_ours(s);
     char status = type == PG_MSG_READY ? body.p[0] : 0;
-    if (type == PG_MSG_ERROR && is_whole && is_protocol_error(body))
-        status = TRACK_ERROR_PROTOCOL;
     if (pg_track_reply(&s->track, type, status, &t)) {
         confused(r, type);
         return BODY_DISCARD;
