@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: ISC
  * Copyright (c) 2026 The pgbraid authors */
 
-/* The life of a client: accepted, logged in (client_login.c), served (link.c),
+/* The life of a client: accepted, logged in (client_login.c), served (link_*.c),
  * closed. Whatever way it ends, its server is given back clean or closed. */
 #include <stdarg.h>
 #include <stdio.h>

@@ -34,6 +34,10 @@ NODISCARD int inbuf_append(struct inbuf *b, const char *p, size_t n);
 void inbuf_drop(struct inbuf *b, size_t n); /* from the front */
 void inbuf_clear(struct inbuf *b);
 
+/* How many bytes complete the message that b begins with, as far as that is
+ * known: first its header, then all of it. */
+size_t inbuf_missing(const struct inbuf *b);
+
 enum {
     HOLD_BYTES = 65536,        /* a client that waits is read up to this */
     CANCEL_KEY_SIZE = 32,      /* of a protocol 3.2 key */
@@ -328,11 +332,17 @@ void server_login_fail(struct server *s, const char *sqlstate,
 void server_login_free(struct server *s);
 extern const struct stream_handler server_handler;
 
-/* ------------------------------------------------------------------ link.c */
+/* ---------------------------------- link.c, link_client.c, link_server.c */
 
 void link_attach(struct client *c, struct server *s);
 /* Both go on without each other. */
 void link_detach(struct client *c);
+
+/* To o, the replies that we owe c and that no reply of the server stands
+ * before.
+ */
+enum { LINK_SCRATCH_TO_CLIENT = 4 };
+void link_answer_local(struct client *c, struct server *s, struct outv *o);
 
 void link_from_client(struct client *c, const char *p, size_t n);
 void link_from_server(struct server *s, const char *p, size_t n);

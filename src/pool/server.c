@@ -2,7 +2,7 @@
  * Copyright (c) 2026 The pgbraid authors */
 
 /* The life of a server connection: open, log in, serve, run queries of ours,
- * close. Its login is in server_login.c, its traffic in link.c. */
+ * close. Its login is in server_login.c, its traffic in link_server.c. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
