@@ -2,23 +2,45 @@
  * Copyright (c) 2026 The pgbraid authors */
 #include "base/base.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { LAST_LINE_MAX = 512 };
+
+static _Atomic(void (*)(const char *line, size_t n)) last_line_hook;
+
+void must_set_hook(void (*fn)(const char *line, size_t n))
+{
+    atomic_store(&last_line_hook, fn);
+}
+
+NORETURN static void end(const char *line, size_t n)
+{
+    void (*hook)(const char *line, size_t n) = atomic_load(&last_line_hook);
+    ssize_t told = write(STDERR_FILENO, line, n);
+    (void)told; /* there is nothing else to do */
+    if (hook)
+        hook(line, n);
+    abort();
+}
 
 void must_failed(const char *what, const char *file, int line)
 {
-    fprintf(stderr, "pgbraid: internal error at %s:%d: %s is false\n", file,
-            line, what);
-    abort();
+    char text[LAST_LINE_MAX];
+    int n = snprintf(text, sizeof text,
+                     "pgbraid: internal error at %s:%d: %.300s is false\n",
+                     file, line, what);
+    end(text, MIN((size_t)n, sizeof text - 1));
 }
 
 static void *checked(void *p)
 {
-    if (!p) {
-        fprintf(stderr, "pgbraid: out of memory\n");
-        abort();
-    }
+    static const char line[] = "pgbraid: out of memory\n";
+    if (!p)
+        end(line, sizeof line - 1);
     return p;
 }
 

@@ -32,6 +32,11 @@
 
 NORETURN void must_failed(const char *what, const char *file, int line);
 
+/* Also told the last line before the process aborts, with its newline; for a
+ * log that is not standard error. May be called in any thread at any moment:
+ * fn only does what a signal handler may. */
+void must_set_hook(void (*fn)(const char *line, size_t n));
+
 /* Allocation for small and fixed sizes: ends the process with one line on
  * stderr when there is no memory. What a peer sizes calls malloc() itself and
  * returns ERR_NOMEM. */

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/altstack.h"
 #include "base/clock.h"
 
 enum {
@@ -129,6 +130,7 @@ static void emit_batch(const char *buf, size_t n, unsigned dropped, int fd,
 static void *writer(void *spare)
 {
     char *other = spare;
+    altstack_start();
     pthread_mutex_lock(&g.lock);
     for (;;) {
         while (!g.n && !g.stopping)
@@ -153,6 +155,7 @@ static void *writer(void *spare)
     }
     pthread_mutex_unlock(&g.lock);
     free(other);
+    altstack_stop();
     return NULL;
 }
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/altstack.h"
 #include "base/clock.h"
 #include "loop/loop.h"
 
@@ -99,6 +100,7 @@ static void *run(void *arg)
 {
     struct thrpool *p = arg;
     struct job *j;
+    altstack_start();
     pthread_mutex_lock(&p->lock);
     while ((j = next_job_locked(p))) {
         pthread_mutex_unlock(&p->lock);
@@ -113,6 +115,7 @@ static void *run(void *arg)
         send_home(p, j);
         pthread_mutex_lock(&p->lock);
     }
+    altstack_stop();
     p->n_ended++;
     pthread_cond_signal(&p->has_ended);
     pthread_mutex_unlock(&p->lock);

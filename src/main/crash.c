@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/altstack.h"
 #include "base/base.h"
 #include "config.h"
 
@@ -46,6 +47,13 @@ static void tell(int fd, int signo, void *const *frames, int n)
     backtrace_symbols_fd(frames, n, fd);
 }
 
+static void on_last_line(const char *line, size_t n)
+{
+    int fd = atomic_load(&log_fd);
+    if (fd >= 0 && write(fd, line, n) < 0)
+        return;
+}
+
 /* Only what may be called in a signal handler. SA_RESETHAND: raising the signal
  * again ends the process, with a core dump if the system makes any. */
 static void on_crash(int signo)
@@ -64,9 +72,11 @@ void crash_install(void)
     /* The first call loads a library, which a signal handler must not. */
     void *frame;
     (void)backtrace(&frame, 1);
+    altstack_start();
+    must_set_hook(on_last_line);
     for (size_t i = 0; i < ARRAY_SIZE(signals); i++) {
         struct sigaction old, sa = {.sa_handler = on_crash};
-        sa.sa_flags = (int)(SA_RESETHAND | SA_NODEFER);
+        sa.sa_flags = (int)(SA_RESETHAND | SA_NODEFER | SA_ONSTACK);
         if (sigaction(signals[i].number, NULL, &old) == 0 &&
             !(old.sa_flags & SA_SIGINFO) && old.sa_handler == SIG_DFL)
             (void)sigaction(signals[i].number, &sa, NULL);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: ISC
  * Copyright (c) 2026 The pgbraid authors */
 
-/* The last words of a process that crashes: the signal and a backtrace, on
- * standard error and in the log file. Main thread. */
+/* The last words of a process that crashes: what was found false, the signal
+ * and a backtrace, on standard error and in the log file. Main thread. */
 #ifndef MAIN_CRASH_H
 #define MAIN_CRASH_H
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/altstack.h"
+
 enum { THREAD_NAME_MAX = 16 }; /* the kernel's limit */
 
 int worker_init(struct worker *w, struct shared *shared, int index,
@@ -33,12 +35,14 @@ static void *run(void *arg)
 {
     struct worker *w = arg;
     struct err e = {0};
+    altstack_start();
     int rc = shard_start(w->shard, w->loop, &e);
     tell_start(w, rc, &e);
-    if (rc)
-        return NULL;
-    loop_run(w->loop);
-    shard_stop(w->shard);
+    if (rc == 0) {
+        loop_run(w->loop);
+        shard_stop(w->shard);
+    }
+    altstack_stop();
     return NULL;
 }
 
