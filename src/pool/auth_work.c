@@ -4,17 +4,20 @@
 
 #include <stdlib.h>
 
+#include "auth/auth_server.h"
 #include "auth/hba.h"
 #include "auth/ldap_options.h"
 #include "base/log.h"
 #include "loop/thrpool.h"
 #include "pool/external.h"
+#include "pool/login.h"
 
 struct auth_job {
     struct job job;
     struct shard *shard;
-    uint64_t client_id;
+    uint64_t id;              /* of the client, or of the server */
     struct auth_client *auth; /* of a hash: the dialogue, else NULL */
+    struct auth_server *to;   /* the same towards a server */
 
     char *user, *password, *service;
     char host[ADDR_TEXT_MAX];
@@ -30,6 +33,7 @@ struct auth_job {
 static void free_job(struct auth_job *w)
 {
     auth_client_free(w->auth);
+    auth_server_free(w->to);
     if (w->password)
         mem_wipe(w->password, strlen(w->password));
     free(w->user);
@@ -47,7 +51,7 @@ static void drop(struct job *j)
 /* The client that the job was for, if it still waits. */
 static struct client *client_of(struct auth_job *w)
 {
-    struct client *c = shard_find_client(w->shard, w->client_id);
+    struct client *c = shard_find_client(w->shard, w->id);
     return c && c->login && c->login->step == STEP_WORK ? c : NULL;
 }
 
@@ -55,7 +59,7 @@ static struct auth_job *new_job(struct client *c)
 {
     struct auth_job *w = mem_new(sizeof *w);
     w->shard = c->shard;
-    w->client_id = c->id;
+    w->id = c->id;
     w->job.drop = drop;
     return w;
 }
@@ -97,6 +101,53 @@ void auth_work_hash(struct client *c)
     w->auth = c->login->auth;
     c->login->auth = NULL;
     start(c, w, c->shard->shared->hashing, hash_run, hash_done);
+}
+
+static void server_run(struct job *j)
+{
+    auth_server_work(container_of(j, struct auth_job, job)->to);
+}
+
+/* The server that the job was for, if it still waits. */
+static struct server *server_of(const struct auth_job *w)
+{
+    list_for(n, &w->shard->pools)
+    {
+        struct pool *p = list_entry(n, struct pool, node);
+        list_for(m, &p->servers[SERVER_LOGIN])
+        {
+            struct server *s = list_entry(m, struct server, node);
+            if (s->id == w->id && server_login_waits_for_hash(s))
+                return s;
+        }
+    }
+    return NULL;
+}
+
+static void server_done(struct job *j)
+{
+    struct auth_job *w = container_of(j, struct auth_job, job);
+    struct server *s = server_of(w);
+    struct auth_server *to = w->to;
+    if (s) {
+        w->to = NULL;
+        server_login_hashed(s, to);
+    }
+    free_job(w);
+}
+
+void auth_work_hash_server(struct server *s, struct auth_server *auth)
+{
+    struct shard *sh = s->pool->shard;
+    struct auth_job *w = mem_new(sizeof *w);
+    *w = (struct auth_job){.shard = sh, .id = s->id, .to = auth};
+    w->job.run = server_run;
+    w->job.done = server_done;
+    w->job.drop = drop;
+    if (!thrpool_start(sh->shared->hashing, sh->loop, &w->job))
+        return;
+    free_job(w);
+    server_login_fail(s, "53300", "too many logins are being hashed at once");
 }
 
 /* --- PAM, LDAP --------------------------------------------------------- */

@@ -2,12 +2,14 @@
  * Copyright (c) 2026 The pgbraid authors */
 
 /* Steps of a login that helper threads do: slow hashes, PAM, LDAP, the name of
- * an account. The client waits in STEP_WORK; if it leaves meanwhile the answer
- * finds nobody and is dropped. On the client's worker. */
+ * an account. The client or server waits in STEP_WORK; if it leaves meanwhile
+ * the answer finds nobody and is dropped. On its worker. */
 #ifndef POOL_AUTH_WORK_H
 #define POOL_AUTH_WORK_H
 
-#include "pool/login.h"
+#include "pool/impl.h"
+
+struct auth_server;
 
 /* auth_client_work(); the dialogue itself goes along. client_auth_hashed()
  * follows. */
@@ -20,5 +22,9 @@ void auth_work_ask(struct client *c);
 /* Whose process is at the other end of the Unix socket. client_auth_peer()
  * follows. */
 void auth_work_name_peer(struct client *c);
+
+/* The same for a login to a server; takes the dialogue. server_login_hashed()
+ * gives it back. */
+void auth_work_hash_server(struct server *s, struct auth_server *auth);
 
 #endif

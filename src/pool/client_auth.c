@@ -19,6 +19,7 @@
 #include "pg/pg_read.h"
 #include "pg/pg_startup.h"
 #include "pool/auth_work.h"
+#include "pool/login.h"
 
 static void auth_failed(struct client *c, int rc, const struct err *e)
 {

@@ -127,6 +127,7 @@ enum server_job {
     JOB_AUTH,    /* auth_query, for a client that logs in */
 };
 
+struct auth_server;
 struct server_login; /* server_login.c */
 struct server_stmt;  /* prepared.c */
 
@@ -330,6 +331,9 @@ void server_login_lost(struct server *s, const struct err *e);
 void server_login_fail(struct server *s, const char *sqlstate,
                        const char *text);
 void server_login_free(struct server *s);
+/* A helper thread hashes its password, and has done so. */
+bool server_login_waits_for_hash(const struct server *s);
+void server_login_hashed(struct server *s, struct auth_server *auth);
 extern const struct stream_handler server_handler;
 
 /* ---------------------------------- link.c, link_client.c, link_server.c */

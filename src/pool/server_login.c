@@ -16,7 +16,7 @@
 #include "net/tls.h"
 #include "pg/pg_error.h"
 #include "pg/pg_read.h"
-#include "pool/impl.h"
+#include "pool/auth_work.h"
 
 enum { ADDRS_MAX = 16, LOGIN_MESSAGE_MAX = 65536 };
 
@@ -26,6 +26,7 @@ enum login_step {
     STEP_SSL_ANSWER,
     STEP_TLS,
     STEP_AUTH,
+    STEP_WORK,  /* a helper thread hashes the password */
     STEP_READY, /* AuthenticationOk came */
 };
 
@@ -312,6 +313,7 @@ static struct auth_server *make_auth(struct server *s, struct err *e)
         .user = user,
         .has_tls = tls != NULL,
         .tls_server_end_point = tls ? tls->server_end_point : slice_of("", 0),
+        .may_work = true,
         .cache = p->shard->auth_cache,
     };
     const struct auth_user *known = userdb_find(conf->users, user);
@@ -334,6 +336,45 @@ static struct auth_server *make_auth(struct server *s, struct err *e)
     return a;
 }
 
+/* What the dialogue says to the server, and what comes of it. */
+static void auth_result(struct server *s, int rc, struct pgbuf *b,
+                        const struct err *e)
+{
+    struct server_login *l = s->login;
+    if (rc < 0) {
+        server_login_fail(s, err_sqlstate(rc), e->text);
+        return;
+    }
+    if (b->n)
+        (void)stream_write(s->stream, b->p, b->n);
+    pgbuf_wipe(b);
+    if (rc == AUTH_OK) {
+        l->step = STEP_READY;
+    } else if (rc == AUTH_WORK) {
+        struct auth_server *auth = l->auth;
+        l->auth = NULL;
+        l->step = STEP_WORK;
+        auth_work_hash_server(s, auth);
+    }
+}
+
+bool server_login_waits_for_hash(const struct server *s)
+{
+    return s->login && s->login->step == STEP_WORK;
+}
+
+void server_login_hashed(struct server *s, struct auth_server *auth)
+{
+    struct server_login *l = s->login;
+    struct pgbuf *b = &s->pool->shard->text;
+    struct err e = {0};
+    l->auth = auth;
+    l->step = STEP_AUTH;
+    pgbuf_reset(b);
+    int rc = auth_server_resume(auth, b, &e);
+    auth_result(s, rc, b, &e);
+}
+
 static void auth_message(struct server *s, struct slice body)
 {
     struct server_login *l = s->login;
@@ -347,15 +388,7 @@ static void auth_message(struct server *s, struct slice body)
         l->auth = make_auth(s, &e);
     pgbuf_reset(b);
     int rc = auth_server_step(l->auth, body, b, &e);
-    if (rc < 0) {
-        server_login_fail(s, err_sqlstate(rc), e.text);
-        return;
-    }
-    if (b->n)
-        (void)stream_write(s->stream, b->p, b->n);
-    pgbuf_wipe(b);
-    if (rc == AUTH_OK)
-        l->step = STEP_READY;
+    auth_result(s, rc, b, &e);
 }
 
 /* ---------------------------------------------------------------- messages */
