@@ -16,6 +16,7 @@
 #include "admin/control.h"
 #include "admin/stats.h"
 #include "base/log.h"
+#include "loop/thrpool.h"
 #include "pg/pg_read.h"
 #include "pool/shared.h"
 #include "worker/team.h"
@@ -115,6 +116,20 @@ void timer_clear(struct loop *loop, struct timer *t)
 {
     if (timer == t)
         timer = NULL;
+}
+
+/* shared.c owns helper threads, which no console needs. */
+struct thrpool *thrpool_new(const char *name, int max_threads, int max_jobs)
+{
+    return NULL;
+}
+
+void thrpool_stop(struct thrpool *p)
+{
+}
+
+void thrpool_free(struct thrpool *p)
+{
 }
 
 void shard_each_pool(struct shard *sh, pool_view_cb cb, void *arg)
