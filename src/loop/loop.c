@@ -274,6 +274,7 @@ void loop_run(struct loop *loop)
 {
     while (!atomic_load_explicit(&loop->stopping, memory_order_relaxed))
         one_turn(loop);
+    atomic_store(&loop->stopping, false);
 }
 
 void *loop_data(const struct loop *loop)

@@ -87,7 +87,7 @@ NODISCARD int loop_new(struct loop **out, void *loop_data, struct err *e);
 /* Frees what was registered with loop_free_later and unhandled messages. */
 void loop_free(struct loop *loop);
 
-/* Runs until loop_stop(). */
+/* Runs until loop_stop(); then it may be run again. */
 void loop_run(struct loop *loop);
 
 /* Any thread. */

@@ -37,7 +37,7 @@ struct thrpool {
 struct note {
     struct message message;
     struct thrpool *pool;
-    struct job *job;
+    struct thrpool_job *job;
 };
 
 struct thrpool *thrpool_new(const char *name, int max_threads, int max_jobs)
@@ -64,7 +64,7 @@ struct thrpool *thrpool_new(const char *name, int max_threads, int max_jobs)
 static void come_home(struct message *m, void *loop_data)
 {
     struct note *n = container_of(m, struct note, message);
-    struct job *j = n->job;
+    struct thrpool_job *j = n->job;
     pthread_mutex_lock(&n->pool->lock);
     list_remove(&j->node);
     pthread_mutex_unlock(&n->pool->lock);
@@ -72,7 +72,7 @@ static void come_home(struct message *m, void *loop_data)
     j->done(j);
 }
 
-static void send_home(struct thrpool *p, struct job *j)
+static void send_home(struct thrpool *p, struct thrpool_job *j)
 {
     struct note *n = mem_new(sizeof *n);
     *n = (struct note){{.handle = come_home}, p, j};
@@ -82,7 +82,7 @@ static void send_home(struct thrpool *p, struct job *j)
 /* --- a helper thread --------------------------------------------------- */
 
 /* NULL at the end. */
-static struct job *next_job_locked(struct thrpool *p)
+static struct thrpool_job *next_job_locked(struct thrpool *p)
 {
     while (list_empty(&p->waiting) && !p->is_stopped) {
         p->n_idle++;
@@ -91,7 +91,8 @@ static struct job *next_job_locked(struct thrpool *p)
     }
     if (p->is_stopped)
         return NULL;
-    struct job *j = list_entry(list_first(&p->waiting), struct job, node);
+    struct thrpool_job *j =
+        list_entry(list_first(&p->waiting), struct thrpool_job, node);
     list_remove(&j->node);
     return j;
 }
@@ -99,7 +100,7 @@ static struct job *next_job_locked(struct thrpool *p)
 static void *run(void *arg)
 {
     struct thrpool *p = arg;
-    struct job *j;
+    struct thrpool_job *j;
     altstack_start();
     pthread_mutex_lock(&p->lock);
     while ((j = next_job_locked(p))) {
@@ -134,7 +135,7 @@ static int add_thread_locked(struct thrpool *p)
 
 /* --- from outside ------------------------------------------------------ */
 
-int thrpool_start(struct thrpool *p, struct loop *home, struct job *j)
+int thrpool_start(struct thrpool *p, struct loop *home, struct thrpool_job *j)
 {
     int rc = 0;
     j->home = home;
@@ -185,7 +186,7 @@ static void drop_all(struct list *jobs)
 {
     struct list *n;
     while ((n = list_first(jobs))) {
-        struct job *j = list_entry(n, struct job, node);
+        struct thrpool_job *j = list_entry(n, struct thrpool_job, node);
         list_remove(n);
         j->drop(j);
     }

@@ -17,12 +17,14 @@ struct loop;
 struct thrpool;
 
 /* Embedded in a heap object; the three functions are set by its owner. */
-struct job {
+struct thrpool_job {
     struct list node; /* the pool's */
     struct loop *home;
-    void (*run)(struct job *j);  /* on a helper thread */
-    void (*done)(struct job *j); /* on the loop it came from; frees the job */
-    void (*drop)(struct job *j); /* frees it instead, when all is ending */
+    void (*run)(struct thrpool_job *j); /* on a helper thread */
+    void (*done)(
+        struct thrpool_job *j); /* on the loop it came from; frees the job */
+    void (*drop)(
+        struct thrpool_job *j); /* frees it instead, when all is ending */
 };
 
 /* name: of the threads, for people; up to 10 letters. max_jobs counts those
@@ -31,7 +33,7 @@ struct thrpool *thrpool_new(const char *name, int max_threads, int max_jobs);
 
 /* Gives the job away. ERR_LIMIT: too many; it is still the caller's. */
 NODISCARD int thrpool_start(struct thrpool *p, struct loop *home,
-                            struct job *j);
+                            struct thrpool_job *j);
 
 /* Begins no more jobs and sends none home, then waits for those that run; those
  * that take more than two seconds are left behind. While all loops still exist;

@@ -13,7 +13,7 @@
 #include "pool/login.h"
 
 struct auth_job {
-    struct job job;
+    struct thrpool_job job;
     struct shard *shard;
     uint64_t id;              /* of the client, or of the server */
     struct auth_client *auth; /* of a hash: the dialogue, else NULL */
@@ -43,7 +43,7 @@ static void free_job(struct auth_job *w)
     free(w);
 }
 
-static void drop(struct job *j)
+static void drop(struct thrpool_job *j)
 {
     free_job(container_of(j, struct auth_job, job));
 }
@@ -65,7 +65,8 @@ static struct auth_job *new_job(struct client *c)
 }
 
 static void start(struct client *c, struct auth_job *w, struct thrpool *pool,
-                  void (*run)(struct job *j), void (*done)(struct job *j))
+                  void (*run)(struct thrpool_job *j),
+                  void (*done)(struct thrpool_job *j))
 {
     w->job.run = run;
     w->job.done = done;
@@ -78,12 +79,12 @@ static void start(struct client *c, struct auth_job *w, struct thrpool *pool,
 
 /* --- hashes ------------------------------------------------------------ */
 
-static void hash_run(struct job *j)
+static void hash_run(struct thrpool_job *j)
 {
     auth_client_work(container_of(j, struct auth_job, job)->auth);
 }
 
-static void hash_done(struct job *j)
+static void hash_done(struct thrpool_job *j)
 {
     struct auth_job *w = container_of(j, struct auth_job, job);
     struct client *c = client_of(w);
@@ -103,7 +104,7 @@ void auth_work_hash(struct client *c)
     start(c, w, c->shard->shared->hashing, hash_run, hash_done);
 }
 
-static void server_run(struct job *j)
+static void server_run(struct thrpool_job *j)
 {
     auth_server_work(container_of(j, struct auth_job, job)->to);
 }
@@ -124,7 +125,7 @@ static struct server *server_of(const struct auth_job *w)
     return NULL;
 }
 
-static void server_done(struct job *j)
+static void server_done(struct thrpool_job *j)
 {
     struct auth_job *w = container_of(j, struct auth_job, job);
     struct server *s = server_of(w);
@@ -158,21 +159,21 @@ static struct external_question question_of(const struct auth_job *w)
                                       w->service};
 }
 
-static void pam_run(struct job *j)
+static void pam_run(struct thrpool_job *j)
 {
     struct auth_job *w = container_of(j, struct auth_job, job);
     struct external_question q = question_of(w);
     w->rc = external_ask_pam(&q, &w->err);
 }
 
-static void ldap_run(struct job *j)
+static void ldap_run(struct thrpool_job *j)
 {
     struct auth_job *w = container_of(j, struct auth_job, job);
     struct external_question q = question_of(w);
     w->rc = external_ask_ldap(&q, &w->ldap, &w->err);
 }
 
-static void ask_done(struct job *j)
+static void ask_done(struct thrpool_job *j)
 {
     struct auth_job *w = container_of(j, struct auth_job, job);
     struct client *c = client_of(w);
@@ -238,13 +239,13 @@ void auth_work_ask(struct client *c)
 
 /* --- peer -------------------------------------------------------------- */
 
-static void peer_run(struct job *j)
+static void peer_run(struct thrpool_job *j)
 {
     struct auth_job *w = container_of(j, struct auth_job, job);
     w->rc = external_user_name(w->uid, w->name, &w->err);
 }
 
-static void peer_done(struct job *j)
+static void peer_done(struct thrpool_job *j)
 {
     struct auth_job *w = container_of(j, struct auth_job, job);
     struct client *c = client_of(w);

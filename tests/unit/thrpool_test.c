@@ -17,7 +17,7 @@
 enum { JOBS = 200 };
 
 struct work {
-    struct job job;
+    struct thrpool_job job;
     int value;
     pthread_t ran_on;
 };
@@ -27,7 +27,7 @@ static int n_home, sum_home;
 static atomic_int n_dropped, n_ran;
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 
-static void work_run(struct job *j)
+static void work_run(struct thrpool_job *j)
 {
     struct work *w = container_of(j, struct work, job);
     w->ran_on = pthread_self();
@@ -35,14 +35,14 @@ static void work_run(struct job *j)
     n_ran++;
 }
 
-static void blocked_run(struct job *j)
+static void blocked_run(struct thrpool_job *j)
 {
     pthread_mutex_lock(&gate);
     pthread_mutex_unlock(&gate);
     work_run(j);
 }
 
-static void work_done(struct job *j)
+static void work_done(struct thrpool_job *j)
 {
     struct work *w = container_of(j, struct work, job);
     assert_false(pthread_equal(w->ran_on, pthread_self()));
@@ -52,13 +52,14 @@ static void work_done(struct job *j)
         loop_stop(loop);
 }
 
-static void work_drop(struct job *j)
+static void work_drop(struct thrpool_job *j)
 {
     n_dropped++;
     free(container_of(j, struct work, job));
 }
 
-static int start(struct thrpool *p, void (*run)(struct job *j), int value)
+static int start(struct thrpool *p, void (*run)(struct thrpool_job *j),
+                 int value)
 {
     struct work *w = mem_new(sizeof *w);
     w->value = value;
