@@ -2,10 +2,10 @@
  * Copyright (c) 2026 The pgbraid authors */
 
 /* A byte stream, whatever carries it: a socket (stream_sock.c), TLS over any
- * stream (tls.c), later a QUIC stream. It pushes: bytes that arrive are lent to
- * on_data() until it returns, and the owner takes them all. Writing tries at
- * once and keeps what did not fit; the owner looks at stream_pending() and
- * pauses the other side. A stream belongs to one loop's thread.
+ * stream (tls.c), a QUIC stream (quic_stream.c). It pushes: bytes that arrive
+ * are lent to on_data() until it returns, and the owner takes them all. Writing
+ * tries at once and keeps what did not fit; the owner looks at stream_pending()
+ * and pauses the other side. A stream belongs to one loop's thread.
  *
  * Callbacks come from the loop only, never from inside a call into the stream.
  * After on_eof() or on_error() nothing more is read; the owner closes. */
@@ -23,6 +23,7 @@ enum stream_kind {
     STREAM_UNIX,
     STREAM_TCP,
     STREAM_TLS,
+    STREAM_QUIC,
 };
 
 /* What the owner is told. Rows that an owner does not need stay NULL. */
@@ -50,7 +51,10 @@ struct stream_ops {
     void (*close)(struct stream *s);
     int (*detach)(struct stream *s);
     void (*attach)(struct stream *s, struct loop *loop);
+    void (*reset)(struct stream *s); /* NULL: close */
     int (*fd)(const struct stream *s);
+    /* NULL: of the descriptor */
+    int (*ends)(const struct stream *s, struct addr *peer, struct addr *self);
     const struct tls_info *(*tls)(const struct stream *s);
 };
 
@@ -122,6 +126,16 @@ static inline void stream_close(struct stream *s)
     s->ops->close(s);
 }
 
+/* The same for a session that broke: what was not sent is dropped, and where
+ * the transport can say so the peer learns that this was no ordinary end. */
+static inline void stream_reset(struct stream *s)
+{
+    if (s->ops->reset)
+        s->ops->reset(s);
+    else
+        s->ops->close(s);
+}
+
 /* Takes the stream off its loop, so that another thread may attach it;
  * ERR_UNSUPPORTED when its kind cannot move or it has a backlog. To be called
  * from a task or a message, never from a callback of the stream itself. Between
@@ -142,6 +156,10 @@ static inline int stream_fd(const struct stream *s)
 {
     return s->ops->fd(s);
 }
+
+/* The addresses of both ends (net/addr.h); a code when it has none any more. */
+NODISCARD int stream_ends(const struct stream *s, struct addr *peer,
+                          struct addr *self);
 
 /* Of the TLS layer, NULL without one (net/tls.h). */
 static inline const struct tls_info *stream_tls(const struct stream *s)

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* QUIC: connections over UDP whose bidirectional streams are struct stream
+ * (net/stream.h), so that whoever owns one need not know. docs/quic-protocol.md
+ * says what goes over the wire.
+ *
+ *   shared     secrets and counts of the whole process; any thread
+ *   tls        certificates, trust, tickets; counted, then only read
+ *   host       buffers and the flush of one loop; its thread
+ *   listener   one worker's UDP socket of one address; its thread
+ *   conn       a connection, accepted or opened; its thread
+ *   stream     a session; its thread
+ *
+ * Everything that the streams of a connection say in one turn of the loop is
+ * written by a task at the turn's end, in as few packets as it fits. Callbacks
+ * come from the loop only. In a build without QUIC the makers fail with
+ * ERR_UNSUPPORTED and the rest is never reached (quic_none.c). */
+#ifndef NET_QUIC_H
+#define NET_QUIC_H
+
+#include "net/addr.h"
+#include "net/stream.h"
+
+struct quic_shared;
+struct quic_tls;
+struct quic_host;
+struct quic_listener;
+struct quic_conn;
+
+/* Application error codes, of streams and connections. */
+enum quic_code {
+    QUIC_CODE_NONE = 0,     /* an ordinary end */
+    QUIC_CODE_SHUTDOWN = 1, /* the pooler goes away: try another */
+    QUIC_CODE_LOST = 2,     /* the next hop of the session broke */
+    QUIC_CODE_REFUSED = 3,  /* a limit; the session may be tried again */
+    QUIC_CODE_PROTOCOL = 4, /* this page was not followed */
+    QUIC_CODE_TIMEOUT = 5,  /* what was left did not get away in time */
+};
+
+/* The words of ALPN, the first being what both ends of pgbraid speak: its
+ * sessions come through a tunnel, and a drain is announced. */
+#define QUIC_ALPN_EDGE "pgbraid/1"
+#define QUIC_ALPN_PGSQL "pgsql/3"
+#define QUIC_ALPN_POSTGRESQL "postgresql"
+
+bool quic_is_built(void);
+/* "ngtcp2 1.11.0, GnuTLS 3.7.9" or "none". */
+const char *quic_version(void);
+
+/* --- shared ------------------------------------------------------------- */
+
+NODISCARD int quic_shared_new(struct quic_shared **out, struct err *e);
+void quic_shared_free(struct quic_shared *s); /* NULL is fine */
+
+/* --- TLS ---------------------------------------------------------------- */
+
+struct quic_tls_params {
+    const char *prefix; /* of the options, for errors: "quic_tls" */
+    const char *cert_file, *key_file;
+    const char *ca_file; /* "system", or PEM; NULL, "": none */
+    /* Listening: clients without a certificate are refused. Connecting: the
+     * server's certificate is not looked at. */
+    bool require_cert, no_verify;
+};
+
+NODISCARD int quic_tls_new_server(struct quic_tls **out, struct quic_shared *s,
+                                  const struct quic_tls_params *p,
+                                  struct err *e);
+/* Without a CA file the system's store vouches for servers. */
+NODISCARD int quic_tls_new_client(struct quic_tls **out,
+                                  const struct quic_tls_params *p,
+                                  struct err *e);
+struct quic_tls *quic_tls_ref(struct quic_tls *t);
+void quic_tls_unref(struct quic_tls *t); /* NULL is fine */
+
+/* --- host ---------------------------------------------------------------- */
+
+NODISCARD int quic_host_new(struct quic_host **out, struct loop *loop,
+                            struct err *e);
+
+/* Writes what is queued, closes all that is left. */
+void quic_host_free(struct quic_host *h);
+
+/* --- listening ----------------------------------------------------------- */
+
+/* Binds n UDP sockets to one address, steered by connection ID: descriptor i
+ * is worker i's for as long as the process lives, since closing one would
+ * reshuffle the others. */
+NODISCARD int quic_sockets_open(int *fds, int n, const struct addr *at,
+                                struct err *e);
+
+struct quic_limits {
+    int max_streams;              /* of a connection, at once */
+    int max_conns_per_host;       /* of the process; 0: no limit */
+    int retry_above;              /* half-open connections of a worker */
+    int64_t idle_timeout_us;      /* a connection without a word */
+    int64_t handshake_timeout_us; /* from the first packet on */
+};
+
+struct quic_listener_params {
+    int fd, worker, n_workers;
+    struct quic_shared *shared;
+    struct quic_tls *tls; /* a reference of the listener's own is taken */
+    struct quic_limits limits;
+    /* A new session: sets the stream's owner, or returns false to refuse. */
+    bool (*on_stream)(void *arg, struct stream *s, const struct addr *peer);
+    void *arg;
+};
+
+NODISCARD int quic_listener_new(struct quic_listener **out,
+                                struct quic_host *host,
+                                const struct quic_listener_params *p,
+                                struct err *e);
+
+/* For connections to come. */
+void quic_listener_set(struct quic_listener *l, struct quic_tls *tls,
+                       const struct quic_limits *limits);
+
+/* Takes no new connections and sessions, and says so to those there are. */
+void quic_listener_drain(struct quic_listener *l);
+
+/* Closes the connections and the socket. */
+void quic_listener_close(struct quic_listener *l);
+
+/* --- connecting ----------------------------------------------------------- */
+
+struct quic_conn_handler {
+    /* Shaken hands: streams may be opened. */
+    void (*on_up)(struct quic_conn *c);
+    /* Refused, lost or closed; the streams have been told. c is gone when this
+     * returns. */
+    void (*on_down)(struct quic_conn *c, const struct err *e);
+    /* The peer wants no new sessions here. */
+    void (*on_drain)(struct quic_conn *c);
+    /* A stream has ended, or the peer allows more of them. */
+    void (*on_room)(struct quic_conn *c);
+};
+
+/* What is kept of one connection for the next to the same server. Zero to
+ * begin with. */
+struct quic_memory {
+    void *ticket, *token;
+    size_t ticket_n, token_n;
+};
+void quic_memory_clear(struct quic_memory *m);
+
+struct quic_connect_params {
+    struct quic_tls *tls;
+    const char *host;           /* for SNI and the check of the certificate */
+    bool is_tunnel;             /* offers QUIC_ALPN_EDGE before the others */
+    const char *alpn;           /* NULL: the usual ones; "": none, for tests */
+    struct quic_memory *memory; /* outlives the connection; NULL: none */
+    int64_t idle_timeout_us, handshake_timeout_us;
+};
+
+NODISCARD int quic_connect(struct quic_conn **out, struct quic_host *host,
+                           const struct addr *to,
+                           const struct quic_connect_params *p,
+                           const struct quic_conn_handler *h, void *owner,
+                           struct err *e);
+
+/* NULL when there is no room, or not yet a connection. */
+struct stream *quic_open_stream(struct quic_conn *c,
+                                const struct stream_handler *h, void *owner);
+
+void *quic_conn_owner(const struct quic_conn *c);
+bool quic_conn_is_up(const struct quic_conn *c);
+bool quic_conn_is_draining(const struct quic_conn *c);
+int quic_conn_streams(const struct quic_conn *c);
+/* Streams that the peer lets us open now. */
+uint64_t quic_conn_room(const struct quic_conn *c);
+
+/* Says goodbye; no callback follows. */
+void quic_conn_close(struct quic_conn *c, enum quic_code code);
+
+/* --- looking at it ---------------------------------------------------------
+ */
+
+struct quic_conn_view {
+    bool is_server, is_up, is_draining, is_resumed;
+    const char *alpn;
+    struct addr peer;
+    int streams, max_streams;
+    int64_t age_us, srtt_us, min_rtt_us;
+    uint64_t cwnd, in_flight;
+    uint64_t bytes_in, bytes_out, packets_in, packets_out;
+    uint64_t frames_out; /* stream frames, for frames per packet */
+    uint64_t sends;      /* system calls */
+    uint64_t rebindings;
+};
+void quic_host_each(struct quic_host *h,
+                    void (*cb)(void *arg, const struct quic_conn_view *v),
+                    void *arg);
+
+#endif
