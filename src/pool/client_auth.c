@@ -20,10 +20,14 @@
 #include "pg/pg_startup.h"
 #include "pool/auth_work.h"
 #include "pool/login.h"
+#include "pool/secret_cache.h"
 
 static void auth_failed(struct client *c, int rc, const struct err *e)
 {
     char name[CLIENT_NAME_MAX];
+    if (c->login->secret_cached)
+        secret_cache_drop(c->shard->shared->secrets,
+                          slice_str(c->login->database), user_of(c));
     if (rc == ERR_AUTH) {
         log_warning("%s authentication failed: %s", client_name(c, name),
                     e->text);
@@ -266,6 +270,27 @@ static bool needs_query(const struct client *c, const struct conf_db *cdb)
     return !userdb_find(conf->users, user_of(c));
 }
 
+static bool find_in_cache(struct client *c)
+{
+    struct client_login *l = c->login;
+    int64_t ttl = c->shard->conf->auth_query_cache_ttl_us;
+    if (ttl <= 0)
+        return false;
+    l->secret_cached =
+        secret_cache_find(c->shard->shared->secrets, slice_str(l->database),
+                          user_of(c), shard_now(c->shard) - ttl, &l->secret);
+    l->secret_found |= l->secret_cached;
+    return l->secret_cached;
+}
+
+static void put_in_cache(struct client *c)
+{
+    struct client_login *l = c->login;
+    if (l->secret_found && c->shard->conf->auth_query_cache_ttl_us > 0)
+        secret_cache_put(c->shard->shared->secrets, slice_str(l->database),
+                         user_of(c), shard_now(c->shard), &l->secret);
+}
+
 static void start_query(struct client *c, const struct conf_db *cdb)
 {
     struct shard *sh = c->shard;
@@ -344,6 +369,7 @@ void client_login_query_done(struct client *c)
         client_close(c, "08P01", "bouncer config error");
         return;
     }
+    put_in_cache(c);
     authenticate(c);
     go_on(c);
 }
@@ -377,7 +403,7 @@ static enum hba_via via_of(const struct client *c)
 static bool find_rule(struct client *c)
 {
     struct client_login *l = c->login;
-    struct addr from = {0};
+    struct addr from = {0}, self;
     struct hba_client who = {
         .via = via_of(c),
         .addr = &from.sa,
@@ -385,7 +411,7 @@ static bool find_rule(struct client *c)
         .database = slice_str(l->database),
         .user = user_of(c),
     };
-    if (addr_of_peer(stream_fd(c->stream), &from))
+    if (stream_ends(c->stream, &from, &self))
         from.sa.sa_family = AF_UNSPEC; /* it has gone: only "all" fits */
     addr_unmap(&from);
     l->rule_conf = conf_ref(c->shard->conf);
@@ -410,7 +436,7 @@ void client_auth_begin(struct client *c)
         conf_find_db(sh->conf, slice_str(c->login->database));
     if (!cdb)
         cdb = conf_fallback_db(sh->conf);
-    if (cdb && needs_query(c, cdb))
+    if (cdb && needs_query(c, cdb) && !find_in_cache(c))
         start_query(c, cdb);
     else
         authenticate(c);

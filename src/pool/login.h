@@ -40,7 +40,7 @@ struct client_login {
     bool has_server; /* replication: its connection is being made */
     char *user, *database;
     struct auth_secret secret; /* of auth_query */
-    bool secret_found;
+    bool secret_found, secret_cached;
     bool query_failed, row_seen;
     enum auth_method method;
     /* With auth_type = hba, and what keeps it alive over a reload. */

@@ -7,11 +7,13 @@
 #include "base/clock.h"
 #include "base/rand.h"
 #include "loop/thrpool.h"
+#include "pool/secret_cache.h"
 
 enum {
     HASHERS_MAX = 4,
     ASKERS = 16, /* they wait, they do not work */
     HELPER_JOBS_MAX = 4096,
+    SECRETS_MAX = 10000,
 };
 
 struct shared *shared_new(struct conf *conf, int n_shards)
@@ -26,6 +28,7 @@ struct shared *shared_new(struct conf *conf, int n_shards)
     pthread_mutex_init(&s->hosts_lock, NULL);
     rand_bytes(s->process_key, sizeof s->process_key);
     s->start_wall_us = clock_wall_us();
+    s->secrets = secret_cache_new(SECRETS_MAX);
     s->hashing =
         thrpool_new("hash", MIN(n_shards, HASHERS_MAX), HELPER_JOBS_MAX);
     s->asking = thrpool_new("ask", ASKERS, HELPER_JOBS_MAX);
@@ -58,6 +61,7 @@ void shared_free(struct shared *s)
 {
     thrpool_free(s->hashing);
     thrpool_free(s->asking);
+    secret_cache_free(s->secrets);
     HASH_CLEAR(hh, s->pools);
     while (s->pool_list) {
         struct pool_rec *p = s->pool_list;
@@ -99,6 +103,7 @@ void shared_set_conf(struct shared *s, struct conf *conf)
     s->conf = conf;
     pthread_mutex_unlock(&s->conf_lock);
     conf_unref(old);
+    secret_cache_clear(s->secrets); /* the queries may be others */
 }
 
 static struct db_rec *find_db(struct shared *s, struct slice name)

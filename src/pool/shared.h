@@ -21,6 +21,7 @@
 #include "pg/pg_params.h"
 
 struct loop;
+struct secret_cache;
 struct thrpool;
 struct pool;
 struct shard;
@@ -121,6 +122,8 @@ struct shared {
     _Atomic unsigned server_epoch; /* raised by RECONNECT: older ones go */
     uint8_t process_key[32];       /* for SCRAM salts */
     int64_t start_wall_us;
+
+    struct secret_cache *secrets; /* answers of auth_query */
 
     /* Helper threads; their jobs end before the first shard is freed. */
     struct thrpool *hashing; /* slow hashes */

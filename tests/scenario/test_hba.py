@@ -284,6 +284,35 @@ def test_auth_query_with_rules(hba, cluster):
     assert "trust" in asked(p, "nobody_knows")
 
 
+@pytest.mark.parametrize("ttl", [0, 60])
+def test_auth_query_cache(make_pooler, cluster, ttl):
+    """An answer holds for a while, but a failed login asks again."""
+    options = {"auth_type": "plain", "auth_user": "authuser",
+               "auth_query": "SELECT usename, passwd FROM pg_shadow WHERE"
+                             " usename=$1"}
+    if ttl:
+        options["auth_query_cache_ttl"] = ttl
+    p = make_pooler(options, userlist={"authuser": "authword"})
+    cluster.sql("GRANT SELECT ON pg_shadow TO authuser", "db1")
+    cluster.sql("DROP ROLE IF EXISTS u_moody")
+    cluster.sql("CREATE ROLE u_moody LOGIN PASSWORD 'old'")
+    try:
+        p.wire("u_moody", password="old").close()
+        cluster.sql("ALTER ROLE u_moody PASSWORD 'new'")
+        if ttl:
+            p.wire("u_moody", password="old").close()
+            with pytest.raises(REFUSED):
+                p.wire("u_moody", password="new")
+        p.wire("u_moody", password="new").close()
+        with pytest.raises(REFUSED):
+            p.wire("u_moody", password="old")
+        cluster.sql("ALTER ROLE u_moody PASSWORD 'third'")
+        p.reload()
+        p.wire("u_moody", password="third").close()
+    finally:
+        cluster.sql("DROP ROLE u_moody")
+
+
 # --- hashes on helper threads ---------------------------------------------------------
 
 
