@@ -290,7 +290,9 @@ class Pooler(Address):
 
     def spawn(self):
         env = dict(os.environ)
-        env.setdefault("ASAN_OPTIONS", "detect_leaks=1")
+        # A small quarantine, so that memory can be judged there too.
+        env.setdefault("ASAN_OPTIONS",
+                       "detect_leaks=1:quarantine_size_mb=4")
         env.setdefault("UBSAN_OPTIONS", "print_stacktrace=1")
         env.setdefault("TSAN_OPTIONS", "second_deadlock_stack=1")
         with open(self.log_path, "ab") as out:
@@ -307,10 +309,11 @@ class Pooler(Address):
         try:
             # SHOW asks every worker: all of them are up then.
             self.show("LISTS")
+            self.baseline_fds = procs.count_fds(self.proc.pid)
         except (OSError, pgwire.WireClosed, pgwire.ServerError,
                 AssertionError):
-            pass
-        self.baseline_fds = procs.count_fds(self.proc.pid)
+            # Clients cannot log in as usual here: nothing to compare.
+            self.baseline_fds = None
 
     def is_up(self):
         """Whether its sockets accept, and its process lives."""

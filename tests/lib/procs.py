@@ -3,6 +3,7 @@
 """Processes, ports and patience for tests."""
 import os
 import pwd
+import random
 import shutil
 import socket
 import time
@@ -43,10 +44,23 @@ def give(path):
 
 
 def free_port():
-    """A TCP port that was free a moment ago, on IPv4 and IPv6."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """A TCP port that is free. It lies below those that the kernel hands
+    to outgoing connections, or one of these could take it in between; the
+    start is random, for test sessions that run side by side."""
+    while True:
+        port = random.randrange(10000, 32000)
+        if port in _given:
+            continue
+        try:
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        _given.add(port)
+        return port
+
+
+_given = set()
 
 
 def has_ipv6():
