@@ -10,6 +10,7 @@
 #include "admin/job.h"
 #include "base/clock.h"
 #include "net/addr.h"
+#include "net/stream.h"
 
 /* The number at the end of a Unix socket's path: a server's port, or the one
  * that the client connected to. */
@@ -44,18 +45,17 @@ static void describe_end(const struct addr *a, struct end *out)
 }
 
 /* Of a Unix socket only one end has a name: both get its port. */
-static void find_ends(int fd, struct end *remote, struct end *local)
+static void find_ends(const struct stream *s, struct end *remote,
+                      struct end *local)
 {
-    struct addr a;
+    struct addr peer, self;
 
     memset(remote, 0, sizeof(*remote));
     memset(local, 0, sizeof(*local));
-    if (fd < 0)
+    if (!s || stream_ends(s, &peer, &self))
         return;
-    if (!addr_of_peer(fd, &a))
-        describe_end(&a, remote);
-    if (!addr_of_self(fd, &a))
-        describe_end(&a, local);
+    describe_end(&peer, remote);
+    describe_end(&self, local);
     if (remote->port == 0)
         remote->port = local->port;
     if (local->port == 0)
@@ -104,7 +104,7 @@ static void put_connection(struct job *j, const struct conn_view *v)
     struct table *t = &j->table;
     struct end remote, local;
 
-    find_ends(v->fd, &remote, &local);
+    find_ends(v->stream, &remote, &local);
     table_row(t);
     table_text(t, v->is_client ? "C" : "S");
     table_text(t, or_else(v->user, "(nouser)"));

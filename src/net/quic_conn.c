@@ -880,7 +880,7 @@ void quic_conn_say_drain(struct quic_conn *c)
     if (c->is_draining || c->state > QUIC_CONN_UP)
         return;
     c->is_draining = true;
-    if (c->state == QUIC_CONN_UP && c->who.is_tunnel &&
+    if (c->state == QUIC_CONN_UP && c->who.info.is_tunnel &&
         ngtcp2_conn_open_uni_stream(c->q, &c->drain_stream, NULL))
         c->drain_stream = -1; /* the peer takes none: it finds out */
     quic_conn_mark_dirty(c);

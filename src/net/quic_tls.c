@@ -441,7 +441,7 @@ int quic_session_finish(struct quic_session *s, struct quic_identity *out,
     get_alpn(s, out->info.alpn, sizeof out->info.alpn);
     if (!out->info.alpn[0])
         return err_set(e, ERR_PROTO, "no ALPN was agreed on");
-    out->is_tunnel = !strcmp(out->info.alpn, QUIC_ALPN_EDGE);
+    out->info.is_tunnel = !strcmp(out->info.alpn, QUIC_ALPN_EDGE);
     int rc = note_peer(s, out, e);
     if (rc)
         return rc;
@@ -454,7 +454,8 @@ int quic_session_finish(struct quic_session *s, struct quic_identity *out,
         n = 0;
     }
     /* What a tunnel binds to is not what its client sees. */
-    out->info.server_end_point = slice_of(out->binding, out->is_tunnel ? 0 : n);
+    out->info.server_end_point =
+        slice_of(out->binding, out->info.is_tunnel ? 0 : n);
     if (t->is_server)
         (void)gnutls_session_ticket_send(s->tls, 1, 0); /* a mere offer */
     return 0;

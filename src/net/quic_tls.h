@@ -58,7 +58,6 @@ struct quic_identity {
     uint8_t binding[64];
     char cipher[48];
     bool is_resumed;
-    bool is_tunnel; /* QUIC_ALPN_EDGE was agreed on */
 };
 
 /* Both have finished: checks what the library does not, and fills the identity

@@ -31,6 +31,9 @@ struct tls_info {
      * SCRAM-SHA-256-PLUS; empty when there is no binding. */
     struct slice server_end_point;
     char alpn[TLS_ALPN_MAX]; /* "" when none was agreed on */
+    /* The session was passed on by an edge: the address, and what the handshake
+     * proved, are the edge's, not the client's. */
+    bool is_tunnel;
 };
 
 /* Answers a handshake. fed is what was read of it already (direct TLS; empty

@@ -209,8 +209,8 @@ static char *pam_service_of(const struct client *c)
 
 static void name_host(const struct client *c, char host[ADDR_TEXT_MAX])
 {
-    struct addr a;
-    if (addr_of_peer(stream_fd(c->stream), &a) || addr_is_unix(&a))
+    struct addr a, self;
+    if (stream_ends(c->stream, &a, &self) || addr_is_unix(&a))
         slice_copy(slice_str("localhost"), host, ADDR_TEXT_MAX);
     else
         addr_host_text(&a, host, ADDR_TEXT_MAX);

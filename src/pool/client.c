@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: ISC
  * Copyright (c) 2026 The pgbraid authors */
 
-/* The life of a client: accepted, logged in (client_login.c), served (link_*.c),
- * closed. Whatever way it ends, its server is given back clean or closed. */
+/* The life of a client: accepted, logged in (client_login.c), served
+ * (link_*.c), closed. Whatever way it ends, its server is given back clean or
+ * closed. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,10 +42,9 @@ void client_set_state(struct client *c, enum client_state to)
 
 const char *client_name(const struct client *c, char buf[CLIENT_NAME_MAX])
 {
-    struct addr a;
+    struct addr a, self;
     char at[ADDR_TEXT_MAX] = "?";
-    int fd = c->stream ? stream_fd(c->stream) : -1;
-    if (fd >= 0 && !addr_of_peer(fd, &a)) {
+    if (c->stream && !stream_ends(c->stream, &a, &self)) {
         if (addr_is_unix(&a))
             slice_copy(slice_str("unix"), at, sizeof at);
         else
@@ -274,8 +274,7 @@ void client_close(struct client *c, const char *sqlstate, const char *fmt, ...)
     teardown(c);
 }
 
-struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,
-                             struct host_count *host)
+static struct client *client_new(struct shard *sh, struct host_count *host)
 {
     struct client *c = mem_new(sizeof *c);
     c->shard = sh;
@@ -284,6 +283,21 @@ struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,
     list_init(&c->node_all);
     list_init(&c->node_pool);
     client_login_begin(c, host);
+    return c;
+}
+
+static void count_client(struct client *c)
+{
+    struct shard *sh = c->shard;
+    list_push_front(&sh->clients, &c->node_all);
+    sh->n_clients++;
+    atomic_fetch_add(&sh->shared->n_clients, 1);
+}
+
+struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,
+                             struct host_count *host)
+{
+    struct client *c = client_new(sh, host);
     c->stream = sock_accepted(sh->loop, fd,
                               addr_is_unix(peer) ? STREAM_UNIX : STREAM_TCP,
                               &client_handler, c);
@@ -292,9 +306,18 @@ struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,
         free(c);
         return NULL;
     }
-    list_push_front(&sh->clients, &c->node_all);
-    sh->n_clients++;
-    atomic_fetch_add(&sh->shared->n_clients, 1);
+    count_client(c);
+    return c;
+}
+
+struct client *client_accept_stream(struct shard *sh, struct stream *st,
+                                    struct host_count *host)
+{
+    struct client *c = client_new(sh, host);
+    client_login_is_secured(c);
+    c->stream = st;
+    stream_set_owner(st, &client_handler, c);
+    count_client(c);
     return c;
 }
 

@@ -159,10 +159,10 @@ static void add_host_to_name(struct client *c)
 {
     struct slice name = slice_str("application_name");
     char text[256], at[ADDR_TEXT_MAX] = "unix";
-    struct addr a;
+    struct addr a, self;
     if (!c->shard->conf->application_name_add_host)
         return;
-    if (!addr_of_peer(stream_fd(c->stream), &a) && !addr_is_unix(&a))
+    if (!stream_ends(c->stream, &a, &self) && !addr_is_unix(&a))
         addr_text(&a, at, sizeof at);
     struct slice app = pg_params_get(c->params, name);
     snprintf(text, sizeof text, SLICE_FMT " - %s", SLICE_ARG(app), at);
@@ -571,6 +571,11 @@ static void answer_gss(struct client *c, size_t left)
         return;
     }
     (void)stream_write(c->stream, "N", 1);
+}
+
+void client_login_is_secured(struct client *c)
+{
+    c->login->ssl_done = c->login->gss_done = true;
 }
 
 void client_login_secured(struct client *c)

@@ -272,9 +272,16 @@ extern const struct stream_handler client_handler;
 struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,
                              struct host_count *host);
 
+/* The same for a stream that is secured by its transport and can say who its
+ * peer is; the client becomes its owner. */
+struct client *client_accept_stream(struct shard *sh, struct stream *st,
+                                    struct host_count *host);
+
 void client_login_begin(struct client *c, struct host_count *host);
 void client_login_data(struct client *c, const char *p, size_t n);
 void client_login_secured(struct client *c);
+/* The transport is secured: no request for TLS or GSSAPI is granted. */
+void client_login_is_secured(struct client *c);
 void client_login_leave(struct client *c);
 void client_login_free(struct client *c);
 void client_login_expire(struct shard *sh);

@@ -114,22 +114,34 @@ void shard_free(struct shard *sh)
     free(sh);
 }
 
+static bool enter(struct shard *sh, const struct addr *peer,
+                  struct host_count **host)
+{
+    int max = sh->conf->max_connections_per_address;
+    char text[ADDR_TEXT_MAX];
+    if (limits_host_enter(sh->shared, peer, max, host))
+        return true;
+    addr_text(peer, text, sizeof text);
+    log_warning("%s: too many connections that have not logged in "
+                "(max_connections_per_address = %d)",
+                text, max);
+    return false;
+}
+
 void shard_accept(struct shard *sh, int fd, const struct addr *peer)
 {
-    const struct conf *conf = sh->conf;
     struct host_count *host;
-    char text[ADDR_TEXT_MAX];
-    if (limits_host_enter(sh->shared, peer, conf->max_connections_per_address,
-                          &host) &&
-        client_accept(sh, fd, peer, host))
-        return;
-    addr_text(peer, text, sizeof text);
-    if (!host) {
-        log_warning("%s: too many connections that have not logged in "
-                    "(max_connections_per_address = %d)",
-                    text, conf->max_connections_per_address);
+    if (enter(sh, peer, &host))
+        (void)client_accept(sh, fd, peer, host); /* it closes fd itself */
+    else
         close(fd);
-    }
+}
+
+struct client *shard_accept_stream(struct shard *sh, struct stream *st,
+                                   const struct addr *peer)
+{
+    struct host_count *host;
+    return enter(sh, peer, &host) ? client_accept_stream(sh, st, host) : NULL;
 }
 
 /* -------------------------------------------------------------- configuration
@@ -420,7 +432,7 @@ void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg)
             .database = c->db ? c->db->name : client_login_database(c),
             .state = client_state_name(c),
             .replication = replication_name(c->replication),
-            .fd = stream_fd(c->stream),
+            .stream = c->stream,
             .connect_age_us = now - c->connect_us,
             .request_age_us = now - c->request_us,
             .wait_us = list_is_linked(&c->node_pool) && c->wait_us
@@ -455,7 +467,7 @@ void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg)
                     .state = server_state_name(s),
                     .replication = replication_name(
                         s->client ? s->client->replication : 0),
-                    .fd = s->stream ? stream_fd(s->stream) : -1,
+                    .stream = s->stream,
                     .connect_age_us = now - s->connect_us,
                     .request_age_us = now - s->request_us,
                     .close_needed = s->needs_close,

@@ -17,6 +17,7 @@ struct pgbuf;
 struct pool_rec;
 struct shard;
 struct shared;
+struct stream;
 
 struct pool_stats {
     uint64_t xact_count, query_count, server_assignment_count;
@@ -57,6 +58,11 @@ void shard_free(struct shard *sh);
 
 /* An accepted socket. */
 void shard_accept(struct shard *sh, int fd, const struct addr *peer);
+
+/* A new session on a transport that carries many (QUIC). NULL: refused, and the
+ * stream is still the caller's. */
+struct client *shard_accept_stream(struct shard *sh, struct stream *st,
+                                   const struct addr *peer);
 
 /* Takes the references. tls may be NULL: no TLS on that side. */
 void shard_set_conf(struct shard *sh, struct conf *conf,
@@ -107,7 +113,7 @@ struct pool_view {
 struct conn_view {
     bool is_client;
     const char *user, *database, *state, *replication;
-    int fd; /* -1: none; for addresses */
+    const struct stream *stream; /* for addresses; NULL: none yet */
     int64_t connect_age_us, request_age_us, wait_us; /* ages */
     bool close_needed;
     const void *ptr, *link;

@@ -153,7 +153,6 @@ void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg)
         .user = "joe",
         .database = "db1",
         .state = "active",
-        .fd = -1,
         .ptr = sh,
     };
 
@@ -170,7 +169,6 @@ void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg)
     struct conn_view v = {
         .database = "db1",
         .state = "login",
-        .fd = -1,
         .close_needed = sh->busy > 0,
     };
 
