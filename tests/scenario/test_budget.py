@@ -38,6 +38,7 @@ def test_pool_size_is_never_exceeded(make_pooler, transport, cluster, size):
 
 @pytest.mark.slow
 @pytest.mark.transports("tcp")
+@pytest.mark.alone
 def test_500_clients_share_seven_servers(make_pooler, transport, cluster):
     p = make_pooler({"default_pool_size": 7}, transport=transport)
     wires = open_many(p, 500)
@@ -123,6 +124,7 @@ def test_idle_server_of_another_pool_makes_room(make_pooler, transport):
 
 
 @core
+@pytest.mark.alone
 def test_client_gets_the_servers_of_any_worker(make_pooler, transport):
     """One server, clients on every worker: each is served at once."""
     p = make_pooler({"default_pool_size": 1}, transport=transport)
@@ -138,6 +140,7 @@ def test_client_gets_the_servers_of_any_worker(make_pooler, transport):
 
 
 @core
+@pytest.mark.alone
 def test_no_client_waits_beside_an_idle_server(make_pooler, transport):
     """Half as many busy clients as servers: nobody should ever wait."""
     p = make_pooler({"default_pool_size": 8}, transport=transport)
@@ -149,6 +152,7 @@ def test_no_client_waits_beside_an_idle_server(make_pooler, transport):
 
 
 @core
+@pytest.mark.alone
 def test_waiting_is_fair_under_load(make_pooler, transport):
     """No client starves: the slowest query waits for about its turn."""
     p = make_pooler({"default_pool_size": 2}, transport=transport)
@@ -169,6 +173,7 @@ def test_min_pool_size(make_pooler, transport):
 
 
 @core
+@pytest.mark.alone
 def test_reserve_pool(make_pooler, transport):
     p = make_pooler({"default_pool_size": 1, "reserve_pool_size": 1,
                      "reserve_pool_timeout": 1}, transport=transport)

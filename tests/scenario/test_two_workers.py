@@ -15,7 +15,8 @@ import pytest
 import procs
 
 core = pytest.mark.core
-pytestmark = [pytest.mark.pooled, pytest.mark.transports("tcp")]
+pytestmark = [pytest.mark.pooled, pytest.mark.transports("tcp"),
+              pytest.mark.alone]
 SIZE = 5
 COUNT = ("SELECT count(*) FROM pg_stat_activity WHERE usename = 'u_trust'"
          " AND datname = 'db1'")
