@@ -75,7 +75,9 @@ static int start(struct thrpool *p, void (*run)(struct thrpool_job *j),
 static int set_up(void **state)
 {
     struct err e;
-    n_home = sum_home = n_dropped = n_ran = 0;
+    n_home = sum_home = 0;
+    n_dropped = 0;
+    n_ran = 0;
     return loop_new(&loop, NULL, &e);
 }
 
