@@ -403,6 +403,7 @@ static enum hba_via via_of(const struct client *c)
 static bool find_rule(struct client *c)
 {
     struct client_login *l = c->login;
+    const struct tls_info *tls = stream_tls(c->stream);
     struct addr from = {0}, self;
     struct hba_client who = {
         .via = via_of(c),
@@ -419,6 +420,12 @@ static bool find_rule(struct client *c)
     if (!l->rule)
         return false;
     l->method = l->rule->method;
+    if (tls && tls->is_tunnel && l->method == AUTH_METHOD_TRUST) {
+        log_warning("HBA line %d trusts an address; user=%s comes through a "
+                    "tunnel, whose address says nothing of its clients",
+                    l->rule->line, l->user);
+        return false;
+    }
     log_debug("HBA line %d fits db=%s user=%s", l->rule->line, l->database,
               l->user);
     return true;
