@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: ISC
  * Copyright (c) 2026 The pgbraid authors */
 
-/* SHOW DATABASES, USERS and PEERS: the configuration beside the counts. No
- * password is shown. */
+/* SHOW DATABASES, USERS, PEERS and PEER_POOLS: the configuration beside the
+ * counts. No password is shown. */
 #include <stdio.h>
 
 #include "admin/console.h"
@@ -153,4 +153,44 @@ void show_peers(struct job *j)
         table_row_end(t);
     }
     job_done(j);
+}
+
+static void add_peers(struct shard *sh, struct job *j)
+{
+    struct peer_counts *sum = j->data;
+
+    for (int i = 0; i < conf_peer_count(j->conf); i++) {
+        int id = conf_peer_at(j->conf, i)->id;
+        struct peer_counts n = shard_peer_counts(sh, id);
+
+        sum[i].waiting += n.waiting;
+        sum[i].connecting += n.connecting;
+        sum[i].sent += n.sent;
+    }
+}
+
+/* As in PgBouncer, a request waits until its connection stands. */
+static void put_peers(struct job *j)
+{
+    const struct peer_counts *sum = j->data;
+    struct table *t = &j->table;
+
+    for (int i = 0; i < conf_peer_count(j->conf); i++) {
+        table_row(t);
+        table_int(t, conf_peer_at(j->conf, i)->id);
+        table_int(t, sum[i].sent);
+        table_int(t, sum[i].waiting + sum[i].connecting);
+        table_int(t, sum[i].sent);
+        table_int(t, sum[i].connecting);
+        table_row_end(t);
+    }
+    job_done(j);
+}
+
+void show_peer_pools(struct job *j)
+{
+    size_t n = (size_t)conf_peer_count(j->conf);
+
+    j->data = mem_new_array(MAX(n, (size_t)1), sizeof(struct peer_counts));
+    job_gather(j, add_peers, put_peers);
 }

@@ -192,7 +192,7 @@ static void put_lists(struct job *j)
     names_fini(&names);
     put_count(j, "peers", conf_peer_count(j->conf));
     put_count(j, "pools", count_pools(j->shared));
-    put_count(j, "peer_pools", 0);
+    put_count(j, "peer_pools", conf_peer_count(j->conf));
     put_count(j, "free_clients", 0); /* their memory goes back to the heap */
     put_count(j, "used_clients", c->used_clients);
     put_count(j, "login_clients", c->login_clients);

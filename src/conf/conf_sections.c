@@ -287,7 +287,6 @@ static int add_peer(struct conf_sections *s, struct slice name,
     p->id = (int)id;
     if (p->port < 0)
         p->port = DEFAULT_PEER_PORT;
-    s->has_peers = true;
     set_add(&s->peers, strpool_printf(&s->pool, "%d", p->id), p);
     return 0;
 }

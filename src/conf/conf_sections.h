@@ -29,7 +29,6 @@ struct conf_sections {
     struct conf_db *fallback;
     unsigned long
         later_keys; /* bit i: key i of [databases] has no effect yet */
-    bool has_peers;
 };
 
 enum section_kind {

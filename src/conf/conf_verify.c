@@ -217,8 +217,6 @@ void conf_warn_later(struct conf *c)
         if (c->sections->later_keys & (1UL << i))
             at = add_name(names, sizeof(names), at, db_key_table.rows[i].name,
                           " (in [databases])");
-    if (c->sections->has_peers && (peer_key_table.rows[0].flags & KEY_LATER))
-        at = add_name(names, sizeof(names), at, "[peers]", "");
     if (at > 0)
         conf_warn(c,
                   strpool_printf(&c->texts->pool,

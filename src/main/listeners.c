@@ -117,7 +117,7 @@ static struct listener **tcp_slot(const struct listeners *ls, int worker,
 static int check_alone(const struct addr *at, const struct conf *c,
                        struct err *e)
 {
-    struct listener_options o = {.backlog = 1};
+    struct listener_options o = {.only_bind = true};
     struct listener *probe;
     int rc = listener_open(&probe, at, &o, e);
     if (rc == 0)

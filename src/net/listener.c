@@ -198,7 +198,7 @@ static int bind_and_listen(int fd, const struct addr *at,
         rc = set_file_rights(at, o, e);
     if (rc)
         return rc;
-    if (listen(fd, o->backlog))
+    if (!o->only_bind && listen(fd, o->backlog))
         return fail(at, "listen", errno, e);
     return 0;
 }

@@ -16,6 +16,7 @@ struct listener;
 
 struct listener_options {
     int backlog;
+    bool only_bind; /* to see whether the address is free: nobody can connect */
     /* TCP */
     bool reuseport;     /* one listener a worker on the same address */
     int defer_accept_s; /* TCP_DEFER_ACCEPT; 0: off */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: ISC
  * Copyright (c) 2026 The pgbraid authors */
 
-/* CancelRequest. The key names a client; which worker has it is found by asking
- * each in turn, so that a client may move. The owner delivers:
+/* CancelRequest. The key names a node of the fleet (peers.c) and there a
+ * client; which worker has it is found by asking each in turn, so that a client
+ * may move. The owner delivers:
  *
  *   waiting client   its query is answered with 57014 here
  *   linked client    a CancelRequest with the server's own key is sent over a
@@ -23,21 +24,49 @@
 #include "net/tls.h"
 #include "pool/impl.h"
 
-enum { KEY_MAX = 4 + CANCEL_KEY_SIZE, CANCELS_MIN = 8 };
+enum { CANCELS_MIN = 8 };
 
-/* ------------------------------------------------------------------- keys */
+/* ------------------------------------------------------------------- keys
+ *
+ * Bytes 0 to 3 are what drivers show as a pid, hence positive. In a fleet, the
+ * layout is PgBouncer's, so that both may be in it: bytes 1 and 2 are the
+ * node's peer_id, low byte first; the two lowest bits of byte 7 say how often a
+ * request may still be passed on, and are set in the key that the client gets.
+ * All else is random. */
+
+enum { HOPS_AT = 7, HOPS_MASK = 3 };
+
+/* Long keys are for fleets whose every node can pass them on. */
+static bool may_be_long(const struct conf *conf)
+{
+    if (conf->peer_id <= 0)
+        return true;
+    for (int i = 0; i < conf_peer_count(conf); i++) {
+        const struct conf_peer *p = conf_peer_at(conf, i);
+        if (p->id != conf->peer_id && p->long_keys <= 0)
+            return false;
+    }
+    return true;
+}
 
 void cancel_make_key(struct client *c)
 {
-    c->key_n =
-        (uint8_t)(4 + (c->minor >= PG_MINOR_LONG_KEY ? CANCEL_KEY_SIZE : 4));
+    const struct conf *conf = c->shard->conf;
+    bool is_long = c->minor >= PG_MINOR_LONG_KEY && may_be_long(conf);
+    c->key_n = (uint8_t)(4 + (is_long ? CANCEL_KEY_SIZE : 4));
     rand_bytes(c->key, c->key_n);
-    c->key[0] &= 0x7f; /* drivers take the first four bytes for a pid */
+    c->key[0] &= 0x7f;
+    if (conf->peer_id > 0) {
+        c->key[1] = (uint8_t)(conf->peer_id & 0xff);
+        c->key[2] = (uint8_t)(conf->peer_id >> 8);
+        c->key[HOPS_AT] |= HOPS_MASK;
+    }
 }
 
+/* Of bytes that are random in any layout. */
 static unsigned bucket_of(const uint8_t *key)
 {
-    return (unsigned)(key[1] | key[2] << 8 | key[3] << 16) % KEY_BUCKETS;
+    return (unsigned)(key[3] | key[4] << 8) % KEY_BUCKETS;
 }
 
 void cancel_register(struct client *c)
@@ -59,11 +88,25 @@ void cancel_unregister(struct client *c)
     c->has_key = false;
 }
 
+/* In a fleet the hops do not count: peers have changed them. */
+static bool is_key_of(const struct client *c, const uint8_t *key, size_t n)
+{
+    uint8_t a[CANCEL_KEY_MAX], b[CANCEL_KEY_MAX];
+    if (c->key_n != n)
+        return false;
+    memcpy(a, c->key, n);
+    memcpy(b, key, n);
+    if (c->shard->conf->peer_id > 0) {
+        a[HOPS_AT] |= HOPS_MASK;
+        b[HOPS_AT] |= HOPS_MASK;
+    }
+    return crypto_equal(slice_of(a, n), slice_of(b, n));
+}
+
 static struct client *find(struct shard *sh, const uint8_t *key, size_t n)
 {
     struct client *c = sh->keys[bucket_of(key)];
-    while (c && (c->key_n != n ||
-                 !crypto_equal(slice_of(c->key, n), slice_of(key, n))))
+    while (c && !is_key_of(c, key, n))
         c = c->next_key;
     return c;
 }
@@ -80,7 +123,7 @@ struct note {
     uint64_t requester;
     int hops;
     size_t n;
-    uint8_t key[KEY_MAX];
+    uint8_t key[CANCEL_KEY_MAX];
 };
 
 static void handle(struct message *m, void *loop_data);
@@ -97,7 +140,7 @@ static void post(struct shard *to, const struct note *body)
     mailbox_send(loop, &m->m);
 }
 
-static void tell_requester(struct shard *sh, int from, uint64_t requester)
+void cancel_tell_requester(struct shard *sh, int from, uint64_t requester)
 {
     post(sh->shared->shard[from],
          &(struct note){.kind = NOTE_DONE, .requester = requester});
@@ -138,7 +181,7 @@ static void finish(struct cancel *k)
     if (k->stream)
         stream_close(k->stream);
     list_remove(&k->node);
-    tell_requester(sh, k->from, k->requester);
+    cancel_tell_requester(sh, k->from, k->requester);
     if (s && k->step != CANCEL_QUEUED && --s->n_cancels == 0 &&
         s->state == SERVER_CANCELED)
         pool_give_server(s);
@@ -258,7 +301,7 @@ static void start_queued(struct pool *p)
             continue;
         }
         list_remove(&k->node);
-        tell_requester(p->shard, k->from, k->requester);
+        cancel_tell_requester(p->shard, k->from, k->requester);
         loop_free_later(p->shard->loop, k);
     }
 }
@@ -335,7 +378,7 @@ static void deliver_to(struct client *c, const struct note *m)
         sh->console->cancel(c);
     if (c->state != CLIENT_ACTIVE || !s || s->job != JOB_NONE ||
         pg_track_is_idle(&s->track)) {
-        tell_requester(sh, m->from, m->requester);
+        cancel_tell_requester(sh, m->from, m->requester);
         return;
     }
     k = mem_new(sizeof *k);
@@ -359,7 +402,7 @@ static void look_here(struct shard *sh, const struct note *m)
     }
     struct note on = *m;
     if (--on.hops <= 0)
-        tell_requester(sh, m->from, m->requester);
+        cancel_tell_requester(sh, m->from, m->requester);
     else
         post(sh->shared->shard[(sh->index + 1) % sh->shared->n_shards], &on);
 }
@@ -378,6 +421,23 @@ static void handle(struct message *message, void *loop_data)
     free(m);
 }
 
+/* True when the key is another node's; then the request has been dealt with. An
+ * unknown node may be what we were before a reload: so look here, too. */
+static bool is_for_peer(struct client *c, uint8_t *key, size_t n)
+{
+    const struct conf *conf = c->shard->conf;
+    int id = key[1] | key[2] << 8;
+    if (conf->peer_id <= 0 || id == conf->peer_id || !conf_find_peer(conf, id))
+        return false;
+    if ((key[HOPS_AT] & HOPS_MASK) == 0) {
+        client_drop(c, "cancel request was passed on too often");
+        return true;
+    }
+    key[HOPS_AT]--;
+    peers_forward(c, id, key, n);
+    return true;
+}
+
 void cancel_request(struct client *c, uint32_t pid, struct slice key)
 {
     struct shard *sh = c->shard;
@@ -385,12 +445,14 @@ void cancel_request(struct client *c, uint32_t pid, struct slice key)
                      .from = sh->index,
                      .requester = c->id,
                      .hops = sh->shared->n_shards};
-    if (key.n > CANCEL_KEY_SIZE) {
+    if (key.n < 4 || key.n > CANCEL_KEY_SIZE) {
         client_drop(c, "bad cancel request");
         return;
     }
     pg_set_u32(m.key, pid);
     memcpy(m.key + 4, key.p, key.n);
     m.n = 4 + key.n;
-    post(sh, &m);
+    if (!is_for_peer(c, m.key, m.n))
+        post(sh, &m);
+    mem_wipe(m.key, sizeof m.key);
 }

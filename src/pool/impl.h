@@ -39,8 +39,9 @@ void inbuf_clear(struct inbuf *b);
 size_t inbuf_missing(const struct inbuf *b);
 
 enum {
-    HOLD_BYTES = 65536,        /* a client that waits is read up to this */
-    CANCEL_KEY_SIZE = 32,      /* of a protocol 3.2 key */
+    HOLD_BYTES = 65536,   /* a client that waits is read up to this */
+    CANCEL_KEY_SIZE = 32, /* of a protocol 3.2 key */
+    CANCEL_KEY_MAX = 4 + CANCEL_KEY_SIZE, /* with the pid before it */
     REPLY_HELD_MAX = 65536,    /* a reply looked at whole; longer ones stream */
     PARSE_HELD_MAX = 64 << 20, /* text of a named prepared statement */
     NAMES_MAX = 8192,          /* portal and statement name of one Bind */
@@ -95,7 +96,7 @@ struct client {
     bool is_notified;    /* query_wait_notify was sent */
     bool is_skipping;    /* its batch was canceled: up to the next Sync */
     uint8_t key_n;
-    uint8_t key[4 + CANCEL_KEY_SIZE]; /* pid and key */
+    uint8_t key[CANCEL_KEY_MAX]; /* pid and key */
     uint64_t id;
     int64_t connect_us, request_us; /* request: of its last activity */
     int64_t wait_us;                /* since when it waits */
@@ -221,6 +222,7 @@ struct shard {
     shard_idle_cb on_empty;
     uint64_t n_lent, n_borrowed;
     struct list logins;   /* of struct client_login, the oldest first */
+    struct list peers;    /* peers.c */
     int64_t slow_tick_us; /* janitor.c */
 };
 
@@ -482,6 +484,17 @@ void cancel_server_gone(struct server *s);
 void cancel_expire(struct pool *p);
 void cancel_count(const struct pool *p, int *active, int *waiting);
 void cancel_stop(struct pool *p); /* at the end of the worker */
+/* The request of that client (of worker from) has had its effect, or has none:
+ * its connection is closed. */
+void cancel_tell_requester(struct shard *sh, int from, uint64_t requester);
+
+/* ----------------------------------------------------------------- peers.c */
+
+/* Passes the request on to a node; cancel_tell_requester() follows. */
+void peers_forward(struct client *requester, int id, const uint8_t *key,
+                   size_t n);
+void peers_expire(struct shard *sh);
+void peers_stop(struct shard *sh); /* at the end of the worker */
 
 /* --------------------------------------------------------------- janitor.c */
 

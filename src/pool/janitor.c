@@ -200,6 +200,7 @@ static void tick(struct timer *t)
         keep_minimum(p);
         cancel_expire(p);
     }
+    peers_expire(sh);
     if (now - sh->slow_tick_us >= SLOW_TICK_US) {
         sh->slow_tick_us = now;
         if (has_idle_timeout(sh))

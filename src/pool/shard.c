@@ -27,6 +27,7 @@ int shard_new(struct shard **out, struct shared *shared, int index,
     list_init(&sh->pools);
     list_init(&sh->clients);
     list_init(&sh->logins);
+    list_init(&sh->peers);
     pgbuf_init(&sh->text, TEXT_MAX);
     sh->auth_cache = auth_cache_new(AUTH_CACHE_MAX);
     shared->shard[index] = sh;
@@ -90,6 +91,7 @@ void shard_stop(struct shard *sh)
         close_servers(p, "shutdown");
         loop_cancel(&p->dispatch);
     }
+    peers_stop(sh);
     resolver_free(sh->resolver);
     sh->resolver = NULL;
 }

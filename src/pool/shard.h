@@ -130,6 +130,13 @@ void shard_each_pool(struct shard *sh, pool_view_cb cb, void *arg);
 void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg);
 void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg);
 
+/* Cancel requests on their way to a peer, as far as this worker passes them
+ * on. */
+struct peer_counts {
+    int waiting, connecting, sent;
+};
+struct peer_counts shard_peer_counts(const struct shard *sh, int id);
+
 struct shard_counts {
     int clients, login_clients, used_clients;
     int pools, used_servers, free_servers;

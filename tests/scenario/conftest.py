@@ -137,7 +137,9 @@ def make_pooler(target, binary, cluster, certs, session_folder, request):
     """Starts poolers; each is judged when the scenario ends."""
     made = []
 
-    def make(options=None, databases=None, transport=None, **kw):
+    def make(options=None, databases=None, transport=None, program=None,
+             **kw):
+        """program: (target, path) of another than the one under test."""
         if transport is None:
             transport = pooler_module.TRANSPORTS["tcp"]
         folder = os.path.join(session_folder, "p%d" % make.count)
@@ -150,8 +152,8 @@ def make_pooler(target, binary, cluster, certs, session_folder, request):
         out.proc = None
         out.folder = folder
         made.append(out)
-        out.__init__(target, binary, folder, cluster, certs, transport,
-                     options, databases, **kw)
+        out.__init__(*(program or (target, binary)), folder, cluster, certs,
+                     transport, options, databases, **kw)
         return out
     make.count = 0
     yield make
