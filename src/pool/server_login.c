@@ -112,14 +112,7 @@ void server_login_connect(struct server *s)
     struct server_login *l = s->login;
     const struct conf *conf = s->pool->shard->conf;
     struct err e;
-    struct sock_options o = {
-        .keepalive = conf->tcp_keepalive,
-        .keepidle_s = conf->tcp_keepidle,
-        .keepintvl_s = conf->tcp_keepintvl,
-        .keepcnt = conf->tcp_keepcnt,
-        .user_timeout_ms = conf->tcp_user_timeout,
-        .buffer_bytes = conf->tcp_socket_buffer,
-    };
+    struct sock_options o = shard_sock_options(conf);
     l->step = STEP_CONNECT;
     s->at = l->at[l->next_at++];
     s->stream =
