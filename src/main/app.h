@@ -11,6 +11,7 @@
 #include "main/args.h"
 #include "main/daemon.h"
 #include "main/listeners.h"
+#include "main/quic_listeners.h"
 #include "main/signals.h"
 #include "main/tls_pair.h"
 #include "pool/shared.h"
@@ -36,6 +37,7 @@ struct app {
     struct shared *shared;
     struct team *team;
     struct listeners *listeners;
+    struct quic_listeners *quic; /* NULL: not configured */
     struct signals signals;
 
     struct timer users_timer; /* reload.c */

@@ -3,18 +3,17 @@
 #include "main/listeners.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/log.h"
+#include "main/addresses.h"
 #include "main/notify.h"
 #include "net/listener.h"
 
 enum {
-    ADDRESSES_MAX = 64, /* of listen_addr, resolved */
-    SHARED_MAX = 64,    /* Unix and handed-over sockets */
+    SHARED_MAX = 64, /* Unix and handed-over sockets */
 };
 
 struct listeners {
@@ -28,80 +27,6 @@ struct listeners {
     struct team *team;
     int next_worker;
 };
-
-/* --- which addresses --------------------------------------------------------
- */
-
-struct addresses {
-    struct addr at[ADDRESSES_MAX];
-    bool is_optional[ADDRESSES_MAX]; /* of `*`, on a machine without IPv6 */
-    int n;
-};
-
-static int add_address(struct addresses *as, const struct addr *a,
-                       bool is_optional, struct err *e)
-{
-    for (int i = 0; i < as->n; i++)
-        if (addr_eq(&as->at[i], a))
-            return 0;
-    if (as->n == ADDRESSES_MAX)
-        return err_set(e, ERR_CONF, "listen_addr: more than %d addresses",
-                       ADDRESSES_MAX);
-    as->at[as->n] = *a;
-    as->is_optional[as->n++] = is_optional;
-    return 0;
-}
-
-static int add_any(struct addresses *as, int port, struct err *e)
-{
-    struct addr a;
-    must(addr_parse_ip(slice_str("0.0.0.0"), port, &a));
-    int rc = add_address(as, &a, false, e);
-    if (rc)
-        return rc;
-    must(addr_parse_ip(slice_str("::"), port, &a));
-    return add_address(as, &a, true, e);
-}
-
-static int add_name(struct addresses *as, const char *name, int port,
-                    struct err *e)
-{
-    struct addrinfo *list,
-        hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    int cause = getaddrinfo(name, NULL, &hints, &list);
-    if (cause)
-        return err_set(e, ERR_CONF, "listen_addr \"%.200s\": %s", name,
-                       cause == EAI_SYSTEM ? strerror(errno)
-                                           : gai_strerror(cause));
-    int rc = 0;
-    for (struct addrinfo *i = list; i && rc == 0; i = i->ai_next) {
-        struct addr a = {.len = i->ai_addrlen};
-        if (i->ai_family != AF_INET && i->ai_family != AF_INET6)
-            continue;
-        memcpy(&a.sa, i->ai_addr, i->ai_addrlen);
-        addr_set_port(&a, port);
-        rc = add_address(as, &a, false, e);
-    }
-    freeaddrinfo(list);
-    return rc;
-}
-
-static int find_addresses(struct addresses *as, const struct conf *c,
-                          struct err *e)
-{
-    int rc = 0;
-    for (int i = 0; i < c->listen_addr.n && rc == 0; i++) {
-        const char *item = c->listen_addr.items[i];
-        struct addr a;
-        if (!strcmp(item, "*"))
-            rc = add_any(as, c->listen_port, e);
-        else if (addr_parse_ip(slice_str(item), c->listen_port, &a))
-            rc = add_address(as, &a, false, e);
-        else
-            rc = add_name(as, item, c->listen_port, e);
-    }
-    return rc;
-}
 
 /* --- opening ----------------------------------------------------------------
  */
@@ -153,8 +78,9 @@ static int open_tcp(struct listeners *ls, const struct addr *at,
 static int open_all_tcp(struct listeners *ls, const struct conf *c,
                         struct err *e)
 {
-    struct addresses as = {.n = 0};
-    int rc = find_addresses(&as, c, e);
+    struct addresses as;
+    int rc =
+        addresses_find(&as, "listen_addr", &c->listen_addr, c->listen_port, e);
     for (int i = 0; i < as.n && rc == 0; i++) {
         rc = open_tcp(ls, &as.at[i], c, e);
         if (rc && as.is_optional[i]) {

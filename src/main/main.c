@@ -154,6 +154,9 @@ static int prepare(struct app *app, struct err *e)
     uid_t owner = app->user.name ? app->user.uid : (uid_t)-1;
     rc = listeners_open(&app->listeners, app->conf, count_workers(app->conf),
                         owner, e);
+    if (rc == 0)
+        rc = quic_listeners_open(&app->quic, app->conf,
+                                 count_workers(app->conf), e);
     return rc ? rc : daemon_become(&app->user, e);
 }
 
@@ -212,12 +215,15 @@ static int start(struct app *app, struct err *e)
     rc = team_start(app->team, e);
     if (rc == 0)
         rc = listeners_start(app->listeners, app->loop, app->team, e);
+    if (rc == 0)
+        quic_listeners_start(app->quic, app->team);
     return rc;
 }
 
 static void say_up(struct app *app)
 {
     listeners_log(app->listeners);
+    quic_listeners_log(app->quic);
     log_info("process up: pgbraid %s, %d worker%s, %s", PGBRAID_VERSION,
              team_size(app->team), team_size(app->team) == 1 ? "" : "s",
              OpenSSL_version(OPENSSL_VERSION));
@@ -233,6 +239,7 @@ static void tear_down(struct app *app)
     if (app->team)
         team_free(app->team);
     listeners_free(app->listeners);
+    quic_listeners_free(app->quic);
     signals_stop(&app->signals);
     if (app->has_pidfile)
         pidfile_remove(app->conf->pidfile);

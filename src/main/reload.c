@@ -94,6 +94,8 @@ static int put_in_force(struct app *app, struct conf *conf, bool same_tls,
     else
         rc = tls_pair_load(&tls, conf, e);
     if (rc == 0)
+        rc = quic_listeners_reload(app->quic, conf, e);
+    if (rc == 0)
         rc = reload_open_log(app, conf, false, e);
     if (rc) {
         tls_pair_unref(&tls);

@@ -20,6 +20,7 @@ static void close_listeners(struct shard *sh, void *arg)
 {
     struct app *app = arg;
     listeners_close_on(app->listeners, shard_index(sh));
+    quic_listeners_close_on(app->quic, sh);
 }
 
 static void end_loop(void *arg)
@@ -111,6 +112,7 @@ static void wait_for(struct app *app, enum shutdown_mode mode)
         return;
     notify_stopping();
     listeners_close_tcp(app->listeners);
+    quic_listeners_drain(app->quic);
     app->stop_timer.on_fire = on_poll;
     set_poll(app);
 }

@@ -212,6 +212,7 @@ struct shard {
     struct tls_ctx *client_tls, *server_tls;
     struct resolver *resolver;
     struct auth_cache *auth_cache;
+    struct quic_host *quic;
     struct timer tick;
     struct statement_cache statements;
     struct client *keys[KEY_BUCKETS];

@@ -157,6 +157,26 @@ static void mark_changed(struct pool *p, const struct conf_db *old,
         old && p->cdb && conf_db_same_server(old, p->cdb) && !tls_changed;
     if (same)
         return;
+void shard_set_quic(struct shard *sh, struct quic_host *host)
+{
+    sh->quic = host;
+}
+
+struct quic_host *shard_quic(const struct shard *sh)
+{
+    return sh->quic;
+}
+
+void shard_close_streams(struct shard *sh)
+{
+    list_for_safe(n, &sh->clients)
+    {
+        struct client *c = list_entry(n, struct client, node_all);
+        if (c->stream->kind == STREAM_QUIC)
+            client_close(c, "57P01", "server shutting down");
+    }
+}
+
     for (int i = 0; i < SERVER_CLOSED; i++)
         list_for(n, &p->servers[i]) list_entry(n, struct server, node)
             ->needs_close = true;

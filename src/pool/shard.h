@@ -56,6 +56,15 @@ NODISCARD int shard_start(struct shard *sh, struct loop *loop, struct err *e);
 void shard_stop(struct shard *sh);
 void shard_free(struct shard *sh);
 
+/* What worker threads of QUIC have, for the console; NULL: none. Not used by
+ * the shard itself. */
+struct quic_host;
+void shard_set_quic(struct shard *sh, struct quic_host *host);
+struct quic_host *shard_quic(const struct shard *sh);
+
+/* Ends the sessions of such transports, with a word to each. */
+void shard_close_streams(struct shard *sh);
+
 /* An accepted socket. */
 void shard_accept(struct shard *sh, int fd, const struct addr *peer);
 

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+#include "main/quic_listeners.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "main/addresses.h"
+#include "net/quic.h"
+
+enum { HANDSHAKE_TIMEOUT_US = 10 * 1000000 };
+
+/* Of one worker; its thread's from the start on. */
+struct on_worker {
+    struct quic_host *host;
+    struct quic_listener *at[ADDRESSES_MAX]; /* NULL: closed */
+};
+
+struct quic_listeners {
+    int n_workers, n;
+    int *fds; /* [address * n_workers + worker]; -1: given away */
+    struct addr where[ADDRESSES_MAX];
+    struct on_worker *worker;
+    struct team *team;
+    struct quic_shared *shared;
+    struct quic_tls *tls;
+    struct quic_limits limits;
+};
+
+/* --- settings ---------------------------------------------------------------
+ */
+
+static const char *or_else(const char *a, const char *b)
+{
+    return a && *a ? a : b;
+}
+
+static int load_tls(struct quic_listeners *q, const struct conf *c,
+                    struct quic_tls **out, struct err *e)
+{
+    struct quic_tls_params p = {
+        .prefix = "quic_tls",
+        .cert_file = or_else(c->quic_tls_cert_file, c->client_tls_cert_file),
+        .key_file = or_else(c->quic_tls_key_file, c->client_tls_key_file),
+        .ca_file = or_else(c->quic_tls_ca_file, c->client_tls_ca_file),
+        .require_cert = c->client_tls_sslmode >= CONF_SSL_VERIFY_CA,
+    };
+    return quic_tls_new_server(out, q->shared, &p, e);
+}
+
+static struct quic_limits limits_of(const struct conf *c)
+{
+    return (struct quic_limits){
+        .max_streams = c->quic_max_streams,
+        .max_conns_per_host = c->quic_max_connections_per_address,
+        .retry_above = c->quic_retry_threshold,
+        .idle_timeout_us = c->quic_idle_timeout_us,
+        .handshake_timeout_us = HANDSHAKE_TIMEOUT_US,
+    };
+}
+
+/* --- opening ----------------------------------------------------------------
+ */
+
+static int open_sockets(struct quic_listeners *q, const struct conf *c,
+                        struct err *e)
+{
+    struct addresses as;
+    int port = c->quic_listen_port ? c->quic_listen_port : c->listen_port;
+    int rc =
+        addresses_find(&as, "quic_listen_addr", &c->quic_listen_addr, port, e);
+    for (int i = 0; i < as.n && rc == 0; i++) {
+        int *fds = q->fds + q->n * q->n_workers;
+        rc = quic_sockets_open(fds, q->n_workers, &as.at[i], e);
+        if (rc && as.is_optional[i]) {
+            log_warning("%s; going on without IPv6", e->text);
+            rc = 0;
+        } else if (rc == 0) {
+            q->where[q->n++] = as.at[i];
+        }
+    }
+    return rc;
+}
+
+int quic_listeners_open(struct quic_listeners **out, const struct conf *c,
+                        int n_workers, struct err *e)
+{
+    *out = NULL;
+    if (c->quic_listen_addr.n == 0)
+        return 0;
+    struct quic_listeners *q = mem_new(sizeof *q);
+    q->n_workers = n_workers;
+    q->fds = mem_new_array((size_t)n_workers * ADDRESSES_MAX, sizeof *q->fds);
+    q->worker = mem_new_array((size_t)n_workers, sizeof *q->worker);
+    q->limits = limits_of(c);
+    int rc = quic_shared_new(&q->shared, e);
+    if (rc == 0)
+        rc = load_tls(q, c, &q->tls, e);
+    if (rc == 0)
+        rc = open_sockets(q, c, e);
+    if (rc) {
+        quic_listeners_free(q);
+        return rc;
+    }
+    *out = q;
+    return 0;
+}
+
+void quic_listeners_log(const struct quic_listeners *q)
+{
+    char where[ADDR_TEXT_MAX];
+    for (int i = 0; q && i < q->n; i++) {
+        addr_text(&q->where[i], where, sizeof where);
+        log_info("listening on %s for QUIC (%s)", where, quic_version());
+    }
+}
+
+/* --- on the workers ---------------------------------------------------------
+ */
+
+static bool on_stream(void *arg, struct stream *s, const struct addr *peer)
+{
+    return shard_accept_stream(arg, s, peer) != NULL;
+}
+
+static void start_on(struct shard *sh, void *arg)
+{
+    struct quic_listeners *q = arg;
+    int w = shard_index(sh);
+    struct on_worker *on = &q->worker[w];
+    struct err e;
+    if (quic_host_new(&on->host, shard_loop(sh), &e)) {
+        log_error("worker %d: %s", w, e.text);
+        return;
+    }
+    shard_set_quic(sh, on->host);
+    for (int i = 0; i < q->n; i++) {
+        struct quic_listener_params p = {
+            .fd = q->fds[i * q->n_workers + w],
+            .worker = w,
+            .n_workers = q->n_workers,
+            .shared = q->shared,
+            .tls = q->tls,
+            .limits = q->limits,
+            .on_stream = on_stream,
+            .arg = sh,
+        };
+        q->fds[i * q->n_workers + w] = -1;
+        if (quic_listener_new(&on->at[i], on->host, &p, &e))
+            log_error("worker %d: %s", w, e.text);
+    }
+}
+
+void quic_listeners_start(struct quic_listeners *q, struct team *team)
+{
+    if (!q)
+        return;
+    q->team = team;
+    for (int i = 0; i < q->n_workers; i++)
+        team_run_on(team, i, start_on, q);
+}
+
+struct settings {
+    struct quic_listeners *q;
+    struct quic_tls *tls;
+    struct quic_limits limits;
+};
+
+static void set_on(struct shard *sh, void *arg)
+{
+    struct settings *s = arg;
+    for (int i = 0; i < s->q->n; i++) {
+        struct quic_listener *l = s->q->worker[shard_index(sh)].at[i];
+        if (l)
+            quic_listener_set(l, s->tls, &s->limits);
+    }
+    quic_tls_unref(s->tls);
+    free(s);
+}
+
+int quic_listeners_reload(struct quic_listeners *q, const struct conf *c,
+                          struct err *e)
+{
+    struct quic_tls *tls;
+    if (!q)
+        return 0;
+    int rc = load_tls(q, c, &tls, e);
+    if (rc)
+        return rc;
+    quic_tls_unref(q->tls);
+    q->tls = tls;
+    for (int i = 0; i < q->n_workers; i++) {
+        struct settings *s = mem_new(sizeof *s);
+        *s = (struct settings){q, quic_tls_ref(tls), limits_of(c)};
+        team_run_on(q->team, i, set_on, s);
+    }
+    return 0;
+}
+
+static void drain_on(struct shard *sh, void *arg)
+{
+    struct quic_listeners *q = arg;
+    for (int i = 0; i < q->n; i++) {
+        struct quic_listener *l = q->worker[shard_index(sh)].at[i];
+        if (l)
+            quic_listener_drain(l);
+    }
+}
+
+void quic_listeners_drain(struct quic_listeners *q)
+{
+    for (int i = 0; q && i < q->n_workers; i++)
+        team_run_on(q->team, i, drain_on, q);
+}
+
+/* The sessions first, so that each hears why it ends. */
+void quic_listeners_close_on(struct quic_listeners *q, struct shard *sh)
+{
+    if (!q)
+        return;
+    struct on_worker *on = &q->worker[shard_index(sh)];
+    if (!on->host)
+        return;
+    shard_close_streams(sh);
+    shard_set_quic(sh, NULL);
+    quic_host_free(on->host);
+    *on = (struct on_worker){.host = NULL};
+}
+
+void quic_listeners_free(struct quic_listeners *q)
+{
+    if (!q)
+        return;
+    for (int i = 0; i < q->n * q->n_workers; i++)
+        if (q->fds[i] >= 0)
+            close(q->fds[i]);
+    quic_tls_unref(q->tls);
+    quic_shared_free(q->shared);
+    free(q->fds);
+    free(q->worker);
+    free(q);
+}
