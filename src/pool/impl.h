@@ -191,6 +191,7 @@ struct pool {
     struct tls_ctx *tls; /* where the line has TLS options of its own */
     unsigned next_host;  /* round robin */
     int64_t evict_asked_us;
+    int64_t unused_us; /* since when nothing is in it; 0: something is */
     struct pool_stats stats;
     struct task dispatch; /* pool_dispatch() from the loop */
     struct list cancels;  /* cancel.c: on their way to a server, or waiting */
@@ -211,8 +212,8 @@ struct shard {
     int n_clients;
     struct tls_ctx *client_tls, *server_tls;
     struct resolver *resolver;
-    struct auth_cache *auth_cache;
     struct quic_host *quic;
+    struct auth_cache *auth_cache;
     struct timer tick;
     struct statement_cache statements;
     struct client *keys[KEY_BUCKETS];
@@ -232,6 +233,9 @@ static inline struct loop *shard_loop_now(struct shard *sh)
 {
     return atomic_load_explicit(&sh->loop_shown, memory_order_acquire);
 }
+
+/* The tcp_* options, for clients and servers alike. */
+struct sock_options shard_sock_options(const struct conf *conf);
 
 static inline int64_t shard_now(const struct shard *sh)
 {
@@ -432,6 +436,9 @@ int prepared_count_client(const struct client *c);
 
 struct pool *pool_get(struct shard *sh, struct db_rec *db,
                       struct user_rec *user);
+/* Nobody may be in it. Its statistics go with it. */
+void pool_free(struct pool *p);
+bool pool_is_unused(const struct pool *p);
 void pool_refresh(struct pool *p); /* after a new configuration */
 
 /* Links c with a server or lets it wait; true when it is linked and may send.

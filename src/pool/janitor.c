@@ -76,11 +76,33 @@ static void check_login_waiting(struct pool *p)
 
 /* ----------------------------------------------------------------- servers */
 
+/* RECONNECT, or a reload that changed where it should be connected. */
+static bool is_to_go(const struct server *s)
+{
+    return s->needs_close ||
+           s->epoch != atomic_load(&s->pool->shard->shared->server_epoch);
+}
+
+/* Although somebody uses it: replication would never end by itself, and
+ * server_fast_close does not wait for the end of a session. */
+static bool must_go_now(const struct server *s)
+{
+    if (s->is_replication)
+        return true;
+    return s->pool->shard->conf->server_fast_close &&
+           s->pool->mode == CONF_POOL_SESSION && !s->track.count &&
+           s->track.tx == PG_TX_IDLE && s->job == JOB_NONE;
+}
+
 static void check_active(struct server *s, int64_t now)
 {
     const struct conf *conf = s->pool->shard->conf;
     struct client *c = s->client;
     const struct conf_user *u = s->pool->cuser;
+    if (s->needs_close && must_go_now(s)) {
+        server_close(s, "database configuration changed");
+        return;
+    }
     if (!c || s->is_replication || s->job == JOB_AUTH)
         return;
     if (s->track.count &&
@@ -99,8 +121,7 @@ static void check_idle(struct server *s, int64_t now)
     struct pool *p = s->pool;
     const struct conf *conf = p->shard->conf;
     int min = conf_min_pool_size(conf, p->cdb);
-    if (s->needs_close ||
-        s->epoch != atomic_load(&p->shard->shared->server_epoch))
+    if (is_to_go(s))
         server_close(s, "close_needed");
     else if (is_over(conf_server_lifetime_us(conf, p->cdb), s->connect_us, now))
         server_close(s, "server lifetime over");
@@ -157,6 +178,35 @@ static void keep_minimum(struct pool *p)
         server_open(p, NULL);
 }
 
+/* ------------------------------------------------------------ unused pools */
+
+/* How long the pool may be without anybody; 0: for ever. */
+static int64_t unused_limit_us(const struct pool *p)
+{
+    const struct conf *conf = p->shard->conf;
+    int64_t limit = conf->pool_idle_timeout_us;
+    bool is_auto = !p->cdb || p->cdb->is_auto;
+    if (is_auto && conf->autodb_idle_timeout_us > 0)
+        limit = limit > 0 ? MIN(limit, conf->autodb_idle_timeout_us)
+                          : conf->autodb_idle_timeout_us;
+    return limit;
+}
+
+static void forget_unused(struct shard *sh)
+{
+    int64_t now = shard_now(sh);
+    list_for_safe(n, &sh->pools)
+    {
+        struct pool *p = list_entry(n, struct pool, node);
+        if (!pool_is_unused(p))
+            p->unused_us = 0;
+        else if (!p->unused_us)
+            p->unused_us = now;
+        else if (is_over(unused_limit_us(p), p->unused_us, now))
+            pool_free(p);
+    }
+}
+
 /* ----------------------------------------------------------------- clients */
 
 static void check_idle_clients(struct shard *sh)
@@ -203,6 +253,7 @@ static void tick(struct timer *t)
     peers_expire(sh);
     if (now - sh->slow_tick_us >= SLOW_TICK_US) {
         sh->slow_tick_us = now;
+        forget_unused(sh);
         if (has_idle_timeout(sh))
             check_idle_clients(sh);
     }

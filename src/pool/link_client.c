@@ -199,6 +199,10 @@ static enum step check_header(struct client *c, char type, uint32_t len)
         end_by_protocol(c, "invalid message length");
         return STEP_CLOSED;
     }
+    if (len >= (uint32_t)c->shard->conf->max_packet_size) {
+        client_close(c, "08P01", "message is longer than max_packet_size");
+        return STEP_CLOSED;
+    }
     return STEP_DONE;
 }
 

@@ -271,6 +271,11 @@ static size_t consume_server(struct replying *r, const char *p, size_t n)
             confused(r, p[at]);
             break;
         }
+        if (len >= (uint32_t)s->pool->shard->conf->max_packet_size) {
+            server_close(s, "message is longer than max_packet_size");
+            r->is_broken = true;
+            break;
+        }
         size_t total = (size_t)len + 1;
         size_t have = MIN(total, n - at);
         char type = p[at];

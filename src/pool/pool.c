@@ -85,8 +85,26 @@ struct pool *pool_get(struct shard *sh, struct db_rec *db,
     p->dispatch.run = run_dispatch;
     list_push_back(&sh->pools, &p->node);
     rec->pool[sh->index] = p;
+    atomic_fetch_add(&db->n_pools, 1);
     pool_refresh(p);
     return p;
+}
+
+bool pool_is_unused(const struct pool *p)
+{
+    return !p->n_clients && !p->n_waiting && !p->n_login_waiting &&
+           pool_count_servers(p) == 0 && list_empty(&p->cancels) &&
+           p->rec->n_servers == 0;
+}
+
+void pool_free(struct pool *p)
+{
+    loop_cancel(&p->dispatch);
+    list_remove(&p->node);
+    p->rec->pool[p->shard->index] = NULL;
+    atomic_fetch_sub(&p->rec->db->n_pools, 1);
+    tls_ctx_unref(p->tls);
+    free(p);
 }
 
 bool pool_is_paused(const struct pool *p)

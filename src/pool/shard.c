@@ -101,11 +101,7 @@ void shard_free(struct shard *sh)
     struct list *n;
     shared_stop_helpers(sh->shared);
     while ((n = list_first(&sh->pools))) {
-        struct pool *p = list_entry(n, struct pool, node);
-        list_remove(n);
-        p->rec->pool[sh->index] = NULL;
-        tls_ctx_unref(p->tls);
-        free(p);
+        pool_free(list_entry(n, struct pool, node));
     }
     statement_cache_fini(&sh->statements);
     auth_cache_free(sh->auth_cache);
@@ -130,9 +126,24 @@ static bool enter(struct shard *sh, const struct addr *peer,
     return false;
 }
 
+struct sock_options shard_sock_options(const struct conf *conf)
+{
+    return (struct sock_options){
+        .keepalive = conf->tcp_keepalive,
+        .keepidle_s = conf->tcp_keepidle,
+        .keepintvl_s = conf->tcp_keepintvl,
+        .keepcnt = conf->tcp_keepcnt,
+        .user_timeout_ms = conf->tcp_user_timeout,
+        .buffer_bytes = conf->tcp_socket_buffer,
+    };
+}
+
 void shard_accept(struct shard *sh, int fd, const struct addr *peer)
 {
+    struct sock_options o = shard_sock_options(sh->conf);
     struct host_count *host;
+    if (!addr_is_unix(peer))
+        sock_set_options(fd, &o);
     if (enter(sh, peer, &host))
         (void)client_accept(sh, fd, peer, host); /* it closes fd itself */
     else
@@ -146,17 +157,6 @@ struct client *shard_accept_stream(struct shard *sh, struct stream *st,
     return enter(sh, peer, &host) ? client_accept_stream(sh, st, host) : NULL;
 }
 
-/* -------------------------------------------------------------- configuration
- */
-
-/* Servers that the new configuration would make otherwise go once free. */
-static void mark_changed(struct pool *p, const struct conf_db *old,
-                         bool tls_changed)
-{
-    bool same =
-        old && p->cdb && conf_db_same_server(old, p->cdb) && !tls_changed;
-    if (same)
-        return;
 void shard_set_quic(struct shard *sh, struct quic_host *host)
 {
     sh->quic = host;
@@ -177,6 +177,17 @@ void shard_close_streams(struct shard *sh)
     }
 }
 
+/* -------------------------------------------------------------- configuration
+ */
+
+/* Servers that the new configuration would make otherwise go once free. */
+static void mark_changed(struct pool *p, const struct conf_db *old,
+                         bool tls_changed)
+{
+    bool same =
+        old && p->cdb && conf_db_same_server(old, p->cdb) && !tls_changed;
+    if (same)
+        return;
     for (int i = 0; i < SERVER_CLOSED; i++)
         list_for(n, &p->servers[i]) list_entry(n, struct server, node)
             ->needs_close = true;

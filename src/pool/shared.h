@@ -36,6 +36,7 @@ struct db_rec {
     char *name;
     int n_servers; /* under the budget lock */
     atomic_int n_clients;
+    atomic_int n_pools; /* of all workers */
     atomic_bool is_paused, is_disabled;
     atomic_bool is_wait_close; /* reserved for WAIT_CLOSE */
     struct db_rec *next;       /* all of them, newest first */
