@@ -102,8 +102,8 @@ void names_of_databases(struct names *n, struct shared *s,
 
         if (conf_is_console_db(name))
             continue;
-        if (conf_fallback_db(conf) || is_in_use(db) ||
-            budget_db_count(s, db) > 0)
+        if ((conf_fallback_db(conf) && atomic_load(&db->n_pools) > 0) ||
+            is_in_use(db) || budget_db_count(s, db) > 0)
             add(n, name);
     }
     sort(n);
