@@ -814,9 +814,18 @@ static void on_loan(struct message *m, void *loop_data)
     answer_here(end);
 }
 
-static void lend_hook(struct end *end)
+/* A stream is not detached in its own callback. */
+struct lending {
+    struct task task;
+    struct end *end;
+};
+
+static void lend(struct task *t)
 {
+    struct lending *l = container_of(t, struct lending, task);
+    struct end *end = l->end;
     struct loop *at = end->s->loop;
+    free(l);
     if (end->n_calls >= ROUNDS && at == homes[0]) {
         end_close(end);
         return;
@@ -829,6 +838,15 @@ static void lend_hook(struct end *end)
     loan->m.handle = on_loan;
     loan->end = end;
     mailbox_send(homes[at == homes[0]], &loan->m);
+}
+
+static void lend_hook(struct end *end)
+{
+    struct lending *l = mem_new(sizeof *l);
+    list_init(&l->task.node);
+    l->task.run = lend;
+    l->end = end;
+    loop_defer(end->s->loop, &l->task);
 }
 
 static void ping_hook(struct end *end)
