@@ -210,6 +210,7 @@ static int build_all(struct build *b, const char *path, struct err *e)
     if (rc < 0)
         return rc;
     conf_warn_later(b->c);
+    conf_warn_mptcp(b->c);
     conf_load_users(b->c, b->reader);
     rc = conf_load_rules(b->c, b->reader, e);
     return rc < 0 ? conf_sink_add(b->sink, e) : 0;

@@ -88,5 +88,6 @@ int conf_verify(struct conf *c, struct conf_sink *sink);
 
 /* The one line about what is set but not in force. */
 void conf_warn_later(struct conf *c);
+void conf_warn_mptcp(struct conf *c);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: ISC
  * Copyright (c) 2026 The pgbraid authors */
 
-/* Checks that need more than one value, and the warning about values that have
- * no effect yet. */
+/* Checks that need more than one value, and the warnings about values that have
+ * no effect. */
 
 #include <stdio.h>
 
@@ -221,4 +221,43 @@ void conf_warn_later(struct conf *c)
         conf_warn(c,
                   strpool_printf(&c->texts->pool,
                                  "accepted but not in force yet: %s", names));
+}
+
+/* Multipath TCP on Unix sockets */
+
+static bool is_unix_only(const struct conf_db *db)
+{
+    for (int i = 0; i < db->n_hosts; i++) {
+        const char *host = db->hosts[i].host;
+
+        if (host && host[0] != '/' && host[0] != '@')
+            return false;
+    }
+    return true;
+}
+
+static size_t add_mptcp_db(char *buf, size_t cap, size_t at,
+                           const struct conf_db *db)
+{
+    if (!db || db->mptcp <= CONF_MPTCP_OFF || !is_unix_only(db))
+        return at;
+    return add_name(buf, cap, at, db->name, " (in [databases])");
+}
+
+void conf_warn_mptcp(struct conf *c)
+{
+    char names[1024];
+    size_t at = 0;
+
+    if (c->listen_mptcp && c->listen_addr.n == 0)
+        at = add_name(names, sizeof(names), at, "listen_mptcp",
+                      " without listen_addr");
+    at = add_mptcp_db(names, sizeof(names), at, conf_fallback_db(c));
+    for (int i = 0; i < conf_db_count(c); i++)
+        at = add_mptcp_db(names, sizeof(names), at, conf_db_at(c, i));
+    if (at > 0)
+        conf_warn(c, strpool_printf(&c->texts->pool,
+                                    "Multipath TCP has no effect on Unix "
+                                    "sockets: %s",
+                                    names));
 }

@@ -57,6 +57,7 @@ static int open_tcp(struct listeners *ls, const struct addr *at,
         .backlog = c->listen_backlog,
         .reuseport = ls->n_workers > 1 || c->so_reuseport,
         .defer_accept_s = c->tcp_defer_accept,
+        .mptcp = c->listen_mptcp,
     };
     int rc = 0;
     if (ls->n_workers > 1 && !c->so_reuseport)

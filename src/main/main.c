@@ -18,6 +18,7 @@
 #include "config.h"
 #include "main/app.h"
 #include "main/crash.h"
+#include "main/multipath.h"
 #include "main/notify.h"
 #include "main/pidfile.h"
 #include "main/reload.h"
@@ -147,6 +148,8 @@ static int prepare(struct app *app, struct err *e)
     if (rc == 0)
         rc = pidfile_check(app->conf->pidfile, e);
     if (rc == 0)
+        rc = multipath_check(app->conf, true, e);
+    if (rc == 0)
         rc = tls_pair_load(&app->tls, app->conf, e);
     if (rc)
         return rc;
@@ -157,7 +160,9 @@ static int prepare(struct app *app, struct err *e)
     if (rc == 0)
         rc = quic_listeners_open(&app->quic, app->conf,
                                  count_workers(app->conf), e);
-    return rc ? rc : daemon_become(&app->user, e);
+    if (rc == 0)
+        rc = daemon_become(&app->user, e);
+    return rc ? rc : multipath_check_rights(app->conf, e);
 }
 
 static int go_to_background(struct app *app, struct err *e)
@@ -281,9 +286,26 @@ static void print_finding(void *arg, bool is_error, const char *text)
     fprintf(stderr, "%s: %s\n", is_error ? "error" : "warning", text);
 }
 
+/* What a file without mistakes asks of this host. */
+static int check_host(const char *file)
+{
+    struct conf *c;
+    struct err e;
+    int rc = conf_load(file, &c, &e);
+    if (rc == 0) {
+        rc = multipath_check(c, true, &e);
+        conf_unref(c);
+    }
+    if (rc)
+        print_finding(NULL, true, e.text);
+    return rc ? 1 : 0;
+}
+
 static int check(const char *file)
 {
     int mistakes = conf_check(file, print_finding, NULL);
+    if (mistakes == 0)
+        mistakes = check_host(file);
     if (mistakes) {
         fprintf(stderr, "%s: %d mistake%s\n", file, mistakes,
                 mistakes == 1 ? "" : "s");

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "main/app.h"
 #include "main/crash.h"
+#include "main/multipath.h"
 
 enum { WATCH_USERS_US = 1000 * 1000 };
 
@@ -88,10 +89,12 @@ static int put_in_force(struct app *app, struct conf *conf, bool same_tls,
                         reload_done_cb on_done, void *arg, struct err *e)
 {
     struct tls_pair tls = {NULL, NULL};
-    int rc = 0;
-    if (same_tls)
+    int rc = multipath_check(conf, false, e);
+    if (rc == 0)
+        rc = multipath_check_rights(conf, e);
+    if (rc == 0 && same_tls)
         tls = tls_pair_ref(&app->tls);
-    else
+    else if (rc == 0)
         rc = tls_pair_load(&tls, conf, e);
     if (rc == 0)
         rc = quic_listeners_reload(app->quic, conf, e);

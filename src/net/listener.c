@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "net/mptcp.h"
 
 enum {
     ACCEPTS_PER_TURN = 64,
@@ -73,7 +74,7 @@ static int set_flag(int fd, int level, int name)
 
 static void set_defer_accept(int fd, int seconds)
 {
-    /* A refusal (MPTCP has no such option) costs a wake-up, nothing else. */
+    /* A refusal costs a wake-up, nothing else. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds,
                      sizeof seconds);
 }
@@ -221,9 +222,12 @@ int listener_open(struct listener **out, const struct addr *at,
     int fd =
         socket(at->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK,
                mptcp ? IPPROTO_MPTCP : 0);
+    if (fd < 0 && mptcp && mptcp_is_missing(errno)) {
+        int missing = mptcp_check(e);
+        return missing ? err_wrap(e, "listen_mptcp = 1") : ERR_UNSUPPORTED;
+    }
     if (fd < 0)
-        return fail(at, mptcp ? "make an MPTCP socket" : "make a socket", errno,
-                    e);
+        return fail(at, "make a socket", errno, e);
     int rc = bind_and_listen(fd, at, o, &has_file, e);
     if (rc) {
         if (has_file)

@@ -180,7 +180,7 @@ struct sock_options {
     int keepidle_s, keepintvl_s, keepcnt; /* 0: the system's */
     int user_timeout_ms;                  /* 0: the system's */
     int buffer_bytes;                     /* 0: the system's */
-    bool mptcp;
+    bool mptcp; /* plain TCP where this kernel has none; see net/mptcp.h */
 };
 
 /* Starts connecting to addr (net/addr.h); on_open() or on_error() follows.

@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "net/addr.h"
+#include "net/mptcp.h"
 #include "net/stream.h"
 
 enum {
@@ -331,15 +332,22 @@ static void try_connect(struct sock *k)
     }
 }
 
+static int make_socket(int family, bool mptcp)
+{
+    const int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+    int fd = socket(family, type, mptcp ? IPPROTO_MPTCP : 0);
+    if (fd < 0 && mptcp && mptcp_is_missing(errno))
+        fd = socket(family, type, 0);
+    return fd;
+}
+
 struct stream *sock_connect(struct loop *loop, const struct addr *to,
                             const struct sock_options *o,
                             const struct stream_handler *h, void *owner,
                             struct err *e)
 {
     bool is_unix = to->sa.sa_family == AF_UNIX;
-    int fd =
-        socket(to->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC,
-               !is_unix && o->mptcp ? IPPROTO_MPTCP : 0);
+    int fd = make_socket(to->sa.sa_family, !is_unix && o->mptcp);
     if (fd < 0) {
         err_set(e, ERR_CONNECT, "cannot make a socket: %s", strerror(errno));
         return NULL;

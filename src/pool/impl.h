@@ -170,6 +170,10 @@ struct server {
     struct addr at;     /* where it is connected */
     char *host_name;    /* for certificates; NULL for a Unix socket */
     char *job_error;    /* text of the error of a job */
+    /* server_mptcp.c */
+    bool uses_mptcp;           /* as of the login */
+    uint8_t n_subflows_asked;  /* beside the first */
+    int64_t count_subflows_us; /* when to see how many came; 0: never */
 };
 
 /* ------------------------------------------------------------------ pool */
@@ -226,6 +230,7 @@ struct shard {
     struct list logins;   /* of struct client_login, the oldest first */
     struct list peers;    /* peers.c */
     int64_t slow_tick_us; /* janitor.c */
+    struct mptcp_pm *path_manager; /* NULL without mptcp_subflows */
 };
 
 /* The loop of another worker; NULL while it does not run. */
@@ -345,6 +350,17 @@ void server_login_lost(struct server *s, const struct err *e);
 void server_login_fail(struct server *s, const char *sqlstate,
                        const char *text);
 void server_login_free(struct server *s);
+
+/* server_mptcp.c: whether mptcp= of its line asks for MPTCP; whether the
+ * connection that was just opened is what it asks for; the subflows of
+ * mptcp_subflows, asked for after the login and counted later. */
+bool server_wants_mptcp(const struct server *s);
+NODISCARD int server_check_mptcp(struct server *s, struct err *e);
+void server_add_subflows(struct server *s);
+void server_count_subflows(struct server *s);
+
+/* Opens or closes the path manager, as the configuration says. */
+void shard_open_path_manager(struct shard *sh);
 /* A helper thread hashes its password, and has done so. */
 bool server_login_waits_for_hash(const struct server *s);
 void server_login_hashed(struct server *s, struct auth_server *auth);

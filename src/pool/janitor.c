@@ -159,6 +159,17 @@ static void check_servers(struct pool *p)
     }
 }
 
+static void count_subflows(struct pool *p)
+{
+    static const enum server_state open[] = {SERVER_ACTIVE, SERVER_IDLE,
+                                             SERVER_USED};
+    if (!p->shard->path_manager)
+        return;
+    for (size_t i = 0; i < ARRAY_SIZE(open); i++)
+        list_for(n, &p->servers[open[i]])
+            server_count_subflows(list_entry(n, struct server, node));
+}
+
 /* min_pool_size holds while somebody uses the pool, or its user is forced. */
 static void keep_minimum(struct pool *p)
 {
@@ -245,6 +256,7 @@ static void tick(struct timer *t)
     {
         struct pool *p = list_entry(n, struct pool, node);
         check_servers(p);
+        count_subflows(p);
         check_waiting(p);
         check_login_waiting(p);
         keep_minimum(p);

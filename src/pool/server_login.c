@@ -107,14 +107,22 @@ void server_login_lost(struct server *s, const struct err *e)
 
 /* ----------------------------------------------------------------- address */
 
+static struct sock_options options_of(const struct server *s)
+{
+    const struct conf *conf = s->pool->shard->conf;
+    struct sock_options o = shard_sock_options(conf);
+    o.mptcp = server_wants_mptcp(s);
+    return o;
+}
+
 void server_login_connect(struct server *s)
 {
     struct server_login *l = s->login;
-    const struct conf *conf = s->pool->shard->conf;
+    struct sock_options o;
     struct err e;
-    struct sock_options o = shard_sock_options(conf);
     l->step = STEP_CONNECT;
     s->at = l->at[l->next_at++];
+    o = options_of(s);
     s->stream =
         sock_connect(s->pool->shard->loop, &s->at, &o, &server_handler, s, &e);
     if (!s->stream)
@@ -253,6 +261,16 @@ void server_login_opened(struct server *s)
 {
     struct server_login *l = s->login;
     enum conf_sslmode mode = sslmode_of(s);
+    struct err e;
+    if (l->step == STEP_CONNECT && server_check_mptcp(s, &e)) {
+        server_login_lost(s, &e);
+        return;
+    }
+    if (l->step == STEP_CONNECT && server_wants_mptcp(s) && !s->uses_mptcp) {
+        /* What MPTCP refuses (TCP_USER_TIMEOUT), TCP takes. */
+        struct sock_options o = options_of(s);
+        sock_set_options(stream_fd(s->stream), &o);
+    }
     if (l->step == STEP_TLS || mode == CONF_SSL_DISABLE ||
         mode == CONF_SSL_ALLOW) {
         send_startup(s);
@@ -405,6 +423,7 @@ static void finish(struct server *s)
     const char *query = p->cdb->connect_query;
     char name[SERVER_NAME_MAX];
     server_login_free(s);
+    server_add_subflows(s);
     if (p->shard->conf->log_connections)
         log_info("%s new connection to server", server_name(s, name));
     if (s->is_replication) {

@@ -10,6 +10,7 @@
 
 #include "auth/auth_server.h"
 #include "base/log.h"
+#include "net/mptcp_pm.h"
 #include "net/tls.h"
 #include "pg/pg_startup.h"
 #include "pool/impl.h"
@@ -51,6 +52,7 @@ int shard_start(struct shard *sh, struct loop *loop, struct err *e)
     int rc = resolver_new(&sh->resolver, loop, &o, e);
     if (rc)
         return rc;
+    shard_open_path_manager(sh);
     janitor_start(sh);
     /* Databases with a forced user keep their minimum from the start. */
     for (int i = 0; i < conf_db_count(sh->conf); i++) {
@@ -103,6 +105,7 @@ void shard_free(struct shard *sh)
     while ((n = list_first(&sh->pools))) {
         pool_free(list_entry(n, struct pool, node));
     }
+    mptcp_pm_free(sh->path_manager);
     statement_cache_fini(&sh->statements);
     auth_cache_free(sh->auth_cache);
     tls_ctx_unref(sh->client_tls);
@@ -204,6 +207,8 @@ void shard_set_conf(struct shard *sh, struct conf *conf,
     tls_ctx_unref(sh->server_tls);
     sh->client_tls = client_tls;
     sh->server_tls = server_tls;
+    if (sh->loop)
+        shard_open_path_manager(sh);
     list_for(n, &sh->pools)
     {
         struct pool *p = list_entry(n, struct pool, node);

@@ -8,6 +8,7 @@
 #include "base/rand.h"
 #include "loop/thrpool.h"
 #include "pool/secret_cache.h"
+#include "pool/targets.h"
 
 enum {
     HASHERS_MAX = 4,
@@ -26,6 +27,7 @@ struct shared *shared_new(struct conf *conf, int n_shards)
     pthread_mutex_init(&s->budget_lock, NULL);
     pthread_mutex_init(&s->conf_lock, NULL);
     pthread_mutex_init(&s->hosts_lock, NULL);
+    s->targets = targets_new();
     rand_bytes(s->process_key, sizeof s->process_key);
     s->start_wall_us = clock_wall_us();
     s->secrets = secret_cache_new(SECRETS_MAX);
@@ -79,6 +81,7 @@ void shared_free(struct shared *s)
         free(d);
     }
     free_users(s);
+    targets_free(s->targets);
     conf_unref(s->conf);
     pthread_mutex_destroy(&s->records_lock);
     pthread_mutex_destroy(&s->budget_lock);

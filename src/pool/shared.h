@@ -25,6 +25,7 @@ struct secret_cache;
 struct thrpool;
 struct pool;
 struct shard;
+struct targets;
 
 enum {
     SHARDS_MAX = 256, /* workers */
@@ -112,6 +113,8 @@ struct shared {
 
     pthread_mutex_t hosts_lock; /* limits.c */
     struct host_count *hosts;
+
+    struct targets *targets; /* targets.h */
 
     pthread_mutex_t conf_lock;
     struct conf *conf;

@@ -339,14 +339,32 @@ static void test_same_server(void **state)
 
 static void test_later_is_one_warning(void **state)
 {
-    struct conf *c = good("[pgbouncer]\nauth_type = pam\nlisten_mptcp = 1\n"
-                          "quic_max_streams = 1000\n"
-                          "[databases]\na = host=x mptcp=on\n");
+    struct conf *c = good("[pgbouncer]\nauth_type = pam\n"
+                          "suspend_timeout = 5\nquic_max_streams = 1000\n"
+                          "[databases]\na = host=x transport=quic\n");
 
     assert_int_equal(conf_warning_count(c), 1);
     assert_string_equal(conf_warning(c, 0),
-                        "accepted but not in force yet: listen_mptcp, "
-                        "mptcp (in [databases])");
+                        "accepted but not in force yet: suspend_timeout, "
+                        "transport (in [databases])");
+    conf_unref(c);
+}
+
+static void test_mptcp_over_unix(void **state)
+{
+    struct conf *c = good("[pgbouncer]\nlisten_addr = *\nlisten_mptcp = 1\n"
+                          "[databases]\na = host=x,/tmp mptcp=on\n"
+                          "b = host=/tmp,@x mptcp=off\n");
+
+    assert_int_equal(conf_warning_count(c), 0);
+    conf_unref(c);
+    c = good("[pgbouncer]\nlisten_mptcp = 1\n[databases]\na = mptcp=on\n"
+             "b = host=@x mptcp=require\n");
+    assert_int_equal(conf_warning_count(c), 1);
+    assert_string_equal(conf_warning(c, 0),
+                        "Multipath TCP has no effect on Unix sockets: "
+                        "listen_mptcp without listen_addr, a (in "
+                        "[databases]), b (in [databases])");
     conf_unref(c);
 }
 
@@ -631,6 +649,7 @@ int main(void)
         cmocka_unit_test(test_precedence),
         cmocka_unit_test(test_same_server),
         cmocka_unit_test(test_later_is_one_warning),
+        cmocka_unit_test(test_mptcp_over_unix),
         cmocka_unit_test(test_show),
         cmocka_unit_test(test_set),
         cmocka_unit_test(test_reload),

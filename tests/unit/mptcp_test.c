@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "net/listener.h"
 #include "net/mptcp.h"
 #include "net/mptcp_pm.h"
 #include "net/netlink.h"
@@ -132,6 +133,27 @@ static void test_one_subflow(void **state)
     close_pair(&p);
 }
 
+static void test_listener(void **state)
+{
+    const struct listener_options o = {.backlog = 1, .mptcp = true};
+    struct addr at;
+    struct listener *l;
+    struct err e;
+    if (!has_mptcp())
+        skip();
+    assert_true(addr_parse_ip(slice_str("127.0.0.1"), 0, &at));
+    assert_int_equal(listener_open(&l, &at, &o, &e), 0);
+    for (int is_mptcp = 0; is_mptcp < 2; is_mptcp++) {
+        int fd = make_socket(is_mptcp);
+        at = *listener_addr(l);
+        assert_int_equal(connect(fd, &at.sa, at.len), 0);
+        assert_int_equal(mptcp_use_of(fd),
+                         is_mptcp ? MPTCP_USED : MPTCP_UNUSED);
+        close(fd);
+    }
+    listener_close(l);
+}
+
 static void test_subflows_of_tcp(void **state)
 {
     struct mptcp_subflow s[MPTCP_SUBFLOWS_MAX];
@@ -178,8 +200,18 @@ static void in_namespace(int (*body)(void))
     assert_int_equal(WEXITSTATUS(status), CHILD_OK);
 }
 
+static struct addr loopback(void)
+{
+    struct addr at;
+    need(addr_parse_ip(slice_str("127.0.0.1"), 0, &at), "address");
+    return at;
+}
+
 static int turned_off(void)
 {
+    const struct listener_options o = {.backlog = 1, .mptcp = true};
+    struct addr at = loopback();
+    struct listener *l;
     struct err e;
     if (access("/proc/sys/net/mptcp/enabled", F_OK))
         return CHILD_SKIP;
@@ -188,6 +220,9 @@ static int turned_off(void)
     need(strstr(e.text, "sysctl -w net.mptcp.enabled=1") != NULL, e.text);
     need(socket(AF_INET, SOCK_STREAM, IPPROTO_MPTCP) < 0, "socket");
     need(mptcp_is_missing(errno), "errno");
+    need(listener_open(&l, &at, &o, &e) < 0, "listener");
+    need(strstr(e.text, "listen_mptcp = 1: ") != NULL, e.text);
+    need(strstr(e.text, "sysctl -w net.mptcp.enabled=1") != NULL, e.text);
     return CHILD_OK;
 }
 
@@ -306,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_use_of_unix),
         cmocka_unit_test(test_one_subflow),
         cmocka_unit_test(test_subflows_of_tcp),
+        cmocka_unit_test(test_listener),
         cmocka_unit_test(test_turned_off),
         cmocka_unit_test(test_kernel_manages),
         cmocka_unit_test(test_adds_subflows),

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* Multipath TCP to servers: what mptcp= of the database line asks for, and the
+ * subflows of mptcp_subflows.
+ *
+ * A connection that fell back is plain TCP from its first packet on, so that is
+ * known as soon as it is connected. Subflows are opened once the login has
+ * shown that data goes both ways, and counted a while later, since the request
+ * succeeds even if the server then refuses. */
+#include "base/log.h"
+#include "net/mptcp.h"
+#include "net/mptcp_pm.h"
+#include "pool/impl.h"
+#include "pool/targets.h"
+
+enum { COUNT_AFTER_US = 2 * 1000 * 1000 };
+
+static enum conf_mptcp wanted(const struct server *s)
+{
+    const struct conf_db *db = s->pool->cdb;
+    if (!db || db->mptcp < 0 || addr_is_unix(&s->at))
+        return CONF_MPTCP_OFF;
+    return (enum conf_mptcp)db->mptcp;
+}
+
+bool server_wants_mptcp(const struct server *s)
+{
+    return wanted(s) != CONF_MPTCP_OFF;
+}
+
+/* Which side it is that has none. */
+static int explain(const struct server *s, enum mptcp_use use, struct err *e)
+{
+    char at[ADDR_TEXT_MAX];
+    struct err ours;
+    addr_text(&s->at, at, sizeof at);
+    if (use == MPTCP_UNUSED && mptcp_check(&ours))
+        return err_set(e, ERR_CONNECT, "no Multipath TCP to %s: %s", at,
+                       ours.text);
+    return err_set(e, ERR_CONNECT,
+                   "no Multipath TCP to %s: the server answers with plain TCP; "
+                   "it does not listen with MPTCP, or something on the way "
+                   "removes the option",
+                   at);
+}
+
+static void note_use(const struct server *s, enum mptcp_use use)
+{
+    struct targets *targets = s->pool->shard->shared->targets;
+    char at[ADDR_TEXT_MAX];
+    struct err e;
+    if (!targets_note(targets, &s->at, TARGET_MPTCP, (int)use))
+        return;
+    addr_text(&s->at, at, sizeof at);
+    if (use == MPTCP_USED) {
+        log_info("Multipath TCP to %s", at);
+        return;
+    }
+    (void)explain(s, use, &e); /* the text is what counts */
+    log_warning("%s; going on with TCP", e.text);
+}
+
+int server_check_mptcp(struct server *s, struct err *e)
+{
+    enum conf_mptcp want = wanted(s);
+    if (want == CONF_MPTCP_OFF)
+        return 0;
+    enum mptcp_use use = mptcp_use_of(stream_fd(s->stream));
+    s->uses_mptcp = use == MPTCP_USED;
+    if (want == CONF_MPTCP_REQUIRE && use != MPTCP_USED) {
+        (void)explain(s, use, e);
+        return err_wrap(e, "mptcp = require");
+    }
+    note_use(s, use);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- subflows */
+
+void shard_open_path_manager(struct shard *sh)
+{
+    struct err e;
+    int rc = 0;
+    if (sh->conf->mptcp_subflows == 0) {
+        mptcp_pm_free(sh->path_manager);
+        sh->path_manager = NULL;
+        return;
+    }
+    if (!sh->path_manager)
+        rc = mptcp_pm_new(&sh->path_manager, &e);
+    if (rc == 0 && sh->index == 0 && sh->conf->listen_mptcp)
+        rc = mptcp_pm_let_peers_join(sh->path_manager, &e);
+    if (rc && sh->index == 0) /* the others would say the same */
+        log_error("mptcp_subflows = %d: %s", sh->conf->mptcp_subflows, e.text);
+}
+
+static void note_subflows(const struct server *s, int n, const char *why)
+{
+    struct targets *targets = s->pool->shard->shared->targets;
+    char at[ADDR_TEXT_MAX];
+    if (!targets_note(targets, &s->at, TARGET_EXTRA_SUBFLOWS, n))
+        return;
+    addr_text(&s->at, at, sizeof at);
+    if (why)
+        log_warning("%d of %d extra subflows to %s: %s", n, s->n_subflows_asked,
+                    at, why);
+    else
+        log_info("%d extra subflows to %s", n, at);
+}
+
+void server_add_subflows(struct server *s)
+{
+    struct shard *sh = s->pool->shard;
+    int fd = stream_fd(s->stream);
+    struct err e;
+    if (!sh->path_manager || !s->uses_mptcp)
+        return;
+    s->n_subflows_asked = (uint8_t)sh->conf->mptcp_subflows;
+    for (int i = 0; i < sh->conf->mptcp_subflows; i++) {
+        if (mptcp_pm_add_subflow(sh->path_manager, fd, &e)) {
+            note_subflows(s, i, e.text);
+            return;
+        }
+    }
+    s->count_subflows_us = shard_now(sh) + COUNT_AFTER_US;
+}
+
+void server_count_subflows(struct server *s)
+{
+    struct mptcp_conn conn;
+    if (!s->count_subflows_us ||
+        shard_now(s->pool->shard) < s->count_subflows_us)
+        return;
+    s->count_subflows_us = 0;
+    if (!mptcp_read(stream_fd(s->stream), &conn))
+        note_use(s, MPTCP_FELL_BACK);
+    else if (conn.extra_subflows < s->n_subflows_asked)
+        note_subflows(s, conn.extra_subflows,
+                      "the server takes no more, or the way to it is blocked; "
+                      "there: ip mptcp limits set subflows 8");
+    else
+        note_subflows(s, conn.extra_subflows, NULL);
+}
