@@ -68,8 +68,12 @@ static void auth_result(struct client *c, int rc, struct pgbuf *out,
 /* Input that came while a helper thread was at work. */
 static void go_on(struct client *c)
 {
-    if (c->state != CLIENT_CLOSED && c->in.n)
+    if (c->state == CLIENT_CLOSED || !c->in.n)
+        return;
+    if (c->state == CLIENT_LOGIN)
         client_login_data(c, "", 0);
+    else
+        client_read_ahead(c);
 }
 
 void client_auth_hashed(struct client *c)

@@ -642,7 +642,9 @@ static size_t startup_packet(struct client *c, struct slice in)
 void client_login_data(struct client *c, const char *p, size_t n)
 {
     enum { LOGIN_HELD_MAX = 2 * PG_AUTH_MESSAGE_LIMIT };
-    if (c->in.n + n > LOGIN_HELD_MAX) {
+    c->login->n_received += n;
+    if (c->in.n + n > LOGIN_HELD_MAX ||
+        c->login->n_received > (size_t)c->shard->conf->login_max_bytes) {
         client_drop(c, "sent too much before authentication");
         return;
     }

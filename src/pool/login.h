@@ -37,7 +37,8 @@ struct client_login {
     struct setting *settings;
     struct setting **settings_end;
     int n_settings;
-    bool has_server; /* replication: its connection is being made */
+    size_t n_received; /* bytes, for login_max_bytes */
+    bool has_server;   /* replication: its connection is being made */
     char *user, *database;
     struct auth_secret secret; /* of auth_query */
     bool secret_found, secret_cached;
