@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: ISC
+# Copyright (c) 2026 The pgbraid authors
+"""Options that no other scenario is about: each is seen at work."""
+import os
+import signal
+import socket
+import struct
+import time
+
+import pytest
+
+import pgwire
+import procs
+from pgwire import ServerError, WireClosed, startup
+
+core = pytest.mark.core
+REFUSED = (ServerError, WireClosed)
+PID = "SELECT pg_backend_pid()"
+
+
+# --- pools that nobody uses -----------------------------------------------------------
+
+
+def test_pool_idle_timeout(make_pooler):
+    p = make_pooler({"pool_idle_timeout": 1, "server_idle_timeout": 1})
+    p.wire().close()
+    assert p.pool()
+    procs.wait_for(lambda: not p.pool(), 15, "the pool's end")
+    with p.wire() as w:
+        assert w.value("SELECT 1") == "1"
+        time.sleep(2.5)  # a client keeps it
+        assert p.pool()
+
+
+def test_autodb_idle_timeout(make_pooler, cluster):
+    p = make_pooler({"autodb_idle_timeout": 1, "server_idle_timeout": 1},
+                    databases={})
+    p.databases["*"] = p.server()
+    p.databases["db2"] = p.server()
+    p.write_ini()
+    p.reload()
+
+    def names():
+        return {row["name"] for row in p.show("DATABASES")}
+    p.wire().close()
+    p.wire(database="db2").close()
+    assert {"db1", "db2"} <= names()
+    procs.wait_for(lambda: "db1" not in names(), 15, "db1 to be forgotten")
+    assert "db2" in names()
+    with p.wire() as w:
+        assert w.value("SELECT current_database()") == "db1"
+
+
+# --- servers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fast", [0, 1])
+def test_server_fast_close(make_pooler, fast):
+    p = make_pooler({"pool_mode": "session", "server_fast_close": fast})
+    with p.wire() as idle, p.wire() as busy:
+        first = idle.value(PID)
+        busy.ok("BEGIN")
+        p.console("RECONNECT")
+        if not fast:
+            time.sleep(1)
+            assert idle.value(PID) == first
+            busy.ok("COMMIT")
+            return
+        procs.wait_for(idle.is_closed, 5, "the idle session's end")
+        assert busy.value("SELECT 1") == "1"
+        busy.send(pgwire.query("COMMIT"))
+        procs.wait_for(busy.is_closed, 5, "the end after the transaction")
+
+
+def test_server_round_robin(make_pooler):
+    def pids(round_robin):
+        p = make_pooler({"server_round_robin": round_robin, "workers": 1,
+                         "default_pool_size": 3})
+        wires = [p.wire() for _ in range(3)]
+        for w in wires:
+            w.ok("BEGIN")
+        for w in wires:
+            w.ok("COMMIT")
+        out = {wires[0].value(PID) for _ in range(6)}
+        for w in wires:
+            w.close()
+        return out
+    assert len(pids(0)) == 1
+    assert len(pids(1)) == 3
+
+
+# --- sizes ----------------------------------------------------------------------------
+
+
+@core
+def test_max_packet_size(make_pooler):
+    p = make_pooler({"max_packet_size": 10000})
+    with p.wire() as w:
+        assert len(w.value("SELECT repeat('x', 9000)")) == 9000
+        with pytest.raises(REFUSED):
+            got = w.query("SELECT length('%s')" % ("x" * 10000))
+            assert got.error and "max_packet_size" in got.error["M"]
+            w.ok("SELECT 1")
+    with p.wire() as w:
+        with pytest.raises(REFUSED):
+            w.ok("SELECT repeat('x', 20000)")
+            w.ok("SELECT 1")
+    p.wait_log("max_packet_size")
+    with p.wire() as w:
+        assert w.value("SELECT 1") == "1"
+
+
+def test_login_max_bytes(make_pooler):
+    p = make_pooler({"auth_type": "plain", "login_max_bytes": 1024})
+    w = p.open()
+    w.send(startup({"user": "u_trust", "database": "db1"}))
+    assert w.read().type == "R"
+    w.send(pgwire.msg("p", b"x" * 2000 + b"\0"))
+    assert w.is_closed()
+    w.abort()
+    p.wire("u_plain").close()
+
+
+# --- limits of connections ------------------------------------------------------------
+
+
+def test_max_connections_per_address(make_pooler):
+    p = make_pooler({"max_connections_per_address": 2})
+    held = [p.open() for _ in range(2)]
+    time.sleep(0.3)
+    third = p.open()
+    assert third.is_closed()
+    third.abort()
+    p.wire(transport="unix").close()
+    for w in held:
+        w.abort()
+    procs.wait_for(lambda: _comes_in(p), 5, "room again")
+
+
+def _comes_in(p):
+    try:
+        p.wire().close()
+        return True
+    except REFUSED:
+        return False
+
+
+def test_max_db_and_user_client_connections(make_pooler):
+    p = make_pooler({"max_db_client_connections": 2})
+    with p.wire(), p.wire("u_other"):
+        with pytest.raises(ServerError, match="max_db_client_connections"):
+            p.wire()
+        p.wire(database="db2").close()
+    p = make_pooler({"max_user_client_connections": 1})
+    with p.wire():
+        with pytest.raises(ServerError, match="max_user_client_connections"):
+            p.wire(database="db2")
+        p.wire("u_other").close()
+
+
+# --- words ----------------------------------------------------------------------------
+
+
+def test_application_name_add_host(make_pooler):
+    p = make_pooler({"application_name_add_host": 1})
+    with p.wire(params={"application_name": "app"}) as w:
+        name = w.value("SHOW application_name")
+        assert name == "app - 127.0.0.1:%d" % w.sock.getsockname()[1]
+    with p.wire(params={"application_name": "app"},
+                transport="unix") as w:
+        assert w.value("SHOW application_name").startswith("app - unix")
+
+
+def test_login_notify_message(make_pooler):
+    p = make_pooler({"login_notify_message": "hello there"})
+    w = p.open()
+    w.send(startup({"user": "u_trust", "database": "db1"}))
+    seen = w.read_until("Z")
+    notices = [m.fields for m in seen if m.type == "N"]
+    assert [n["M"] for n in notices] == ["hello there"]
+    assert notices[0]["S"] == "NOTICE"
+    w.close()
+
+
+def test_disable_pqexec(make_pooler):
+    p = make_pooler({"disable_pqexec": 1})
+    with p.wire() as w:
+        assert w.extended("SELECT 1").value() == "1"
+        with pytest.raises(REFUSED):
+            w.ok("SELECT 1")
+
+
+@pytest.mark.parametrize("ignore", ["", "search_path, geqo"])
+def test_ignore_startup_parameters(make_pooler, ignore):
+    p = make_pooler({"ignore_startup_parameters": ignore})
+    if ignore:
+        p.wire(params={"search_path": "x", "geqo": "on"}).close()
+        return
+    with pytest.raises(ServerError, match="search_path"):
+        p.wire(params={"search_path": "x"})
+
+
+def test_track_extra_parameters(make_pooler):
+    p = make_pooler({"track_extra_parameters": "IntervalStyle, search_path",
+                     "default_pool_size": 1})
+    with p.wire() as a, p.wire() as b:
+        a.ok("SET IntervalStyle = 'iso_8601'")
+        assert b.value("SHOW IntervalStyle") == "postgres"
+        assert a.value("SHOW IntervalStyle") == "iso_8601"
+
+
+def test_stats_and_admin_users(make_pooler):
+    p = make_pooler({"admin_users": "admin", "stats_users": "stats, u_other"})
+    with p.admin("u_other") as w:
+        assert w.ok("SHOW POOLS") and w.query("RELOAD").error
+    with pytest.raises(REFUSED):
+        p.admin("u_trust")
+    p.console("SET admin_users = 'admin,u_trust'")
+    with p.admin("u_trust") as w:
+        w.ok("RELOAD")
+
+
+# --- logs -----------------------------------------------------------------------------
+
+
+def test_log_switches(make_pooler):
+    p = make_pooler({"log_connections": 0, "log_disconnections": 0,
+                     "log_pooler_errors": 0, "log_stats": 1,
+                     "stats_period": 1})
+    p.wire().close()
+    with pytest.raises(REFUSED):
+        p.wire(database="nowhere")
+    p.wait_log(r"stats: \d+ xacts/s")
+    for word in ("login attempt", "closing because: client", "pooler error",
+                 "new connection to server"):
+        assert word not in p.log(), word
+
+
+def test_verbose(make_pooler):
+    """The rule that a login met is told from verbose = 1 on."""
+    p = make_pooler({"auth_type": "hba", "verbose": 0}, start=False)
+    p.file("hba.conf", "host all all all trust\n")
+    p.write_ini(auth_hba_file=os.path.join(p.folder, "hba.conf"))
+    p.start()
+    p.wire().close()
+    assert " DEBUG " not in p.log()
+    p.console("SET verbose = 1")
+    p.wire().close()
+    p.wait_log("DEBUG HBA line 1 fits db=db1 user=u_trust")
+
+
+def test_logfile_is_reopened(make_pooler):
+    p = make_pooler(start=False)
+    path = os.path.join(p.folder, "own.log")
+    p.write_ini(logfile=path)
+    p.start()
+    procs.wait_for(lambda: os.path.exists(path), 5, "the log file")
+    os.rename(path, path + ".1")
+    p.signal(signal.SIGHUP)
+    procs.wait_for(lambda: os.path.exists(path), 5, "the new log file")
+
+
+@pytest.fixture
+def dev_log():
+    """What goes to /dev/log, where nobody else listens."""
+    if os.path.exists("/dev/log") or not os.access("/dev", os.W_OK):
+        pytest.skip("/dev/log is not ours to listen on")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sock.bind("/dev/log")
+    os.chmod("/dev/log", 0o666)
+    sock.settimeout(10)
+    yield sock
+    sock.close()
+    os.unlink("/dev/log")
+
+
+def test_syslog(make_pooler, dev_log):
+    make_pooler({"syslog": 1, "syslog_ident": "braid-test",
+                 "syslog_facility": "local3"})
+    while True:
+        line = dev_log.recv(4096).decode()
+        if "process up" in line:
+            break
+    assert "braid-test[" in line or "braid-test:" in line
+    assert int(line[1:line.index(">")]) >> 3 == 19  # local3
+
+
+# --- sockets --------------------------------------------------------------------------
+
+
+def test_tcp_options_of_clients(make_pooler):
+    """Seen from outside: keepalive's timer is set on the pooler's side."""
+    p = make_pooler({"tcp_keepalive": 1, "tcp_keepidle": 77})
+    with p.wire() as w:
+        port = w.sock.getsockname()[1]
+        assert _has_keepalive_timer(p.port, port)
+    p = make_pooler({"tcp_keepalive": 0})
+    with p.wire() as w:
+        port = w.sock.getsockname()[1]
+        assert not _has_keepalive_timer(p.port, port)
+
+
+def _has_keepalive_timer(local, remote):
+    with open("/proc/net/tcp") as src:
+        for line in src.readlines()[1:]:
+            f = line.split()
+            if (int(f[1].split(":")[1], 16), int(f[2].split(":")[1], 16)) \
+                    == (local, remote):
+                return f[5].startswith("02:")
+    raise AssertionError("the connection is not in /proc/net/tcp")
+
+
+def test_unix_socket_mode(make_pooler):
+    p = make_pooler({"unix_socket_mode": "0750"})
+    path = os.path.join(p.folder, ".s.PGSQL.%d" % p.port)
+    assert os.stat(path).st_mode & 0o777 == 0o750
+
+
+def test_client_login_timeout(make_pooler):
+    p = make_pooler({"client_login_timeout": 1})
+    w = p.open()
+    w.send(struct.pack("!I", 100))
+    assert w.is_closed(5)
+    w.abort()
+    p.wait_log("client_login_timeout")
