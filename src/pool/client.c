@@ -267,7 +267,8 @@ void client_close(struct client *c, const char *sqlstate, const char *fmt, ...)
     struct pgbuf *b = &c->shard->text;
     pgbuf_reset(b);
     pg_put_error(b, "FATAL", sqlstate, why);
-    (void)stream_write(c->stream, b->p, b->n);
+    if (!c->server || !link_is_amid_reply(c->server))
+        (void)stream_write(c->stream, b->p, b->n);
     if (c->shard->conf->log_pooler_errors)
         log_warning("%s pooler error: %s", client_name(c, name), why);
     log_end(c, why);

@@ -388,6 +388,12 @@ void link_skip_request(struct client *c);
 /* All that the linked client sent will be answered, whatever else it does. */
 bool link_will_answer(const struct client *c);
 
+/* A message of s was passed on in part: the client expects the rest. */
+static inline bool link_is_amid_reply(const struct server *s)
+{
+    return s->body_left && s->body_mode == BODY_FORWARD;
+}
+
 /* Gives the server back if it is free and its mode says so. */
 void link_release_if_idle(struct server *s);
 

@@ -155,6 +155,7 @@ static void answer_local_before(struct replying *r, char type)
 static void confused(struct replying *r, char type)
 {
     r->is_broken = true;
+    outv_flush(&r->o); /* what came before it is good */
     server_close(r->s, "unexpected message '%c' from server",
                  type >= 0x20 && type < 0x7f ? type : '?');
 }
@@ -240,7 +241,8 @@ static enum body_mode one_reply(struct replying *r, struct slice m,
     outv_span(&r->o, m.p, m.n);
     if (t.has_entry) {
         prepared_settle(r->c, s, &t.entry, OUTCOME_DONE);
-        link_answer_local(r->c, s, &r->o);
+        if (is_whole)
+            link_answer_local(r->c, s, &r->o);
     }
     if (type == PG_MSG_COMMAND_COMPLETE && is_whole && drops_all(body))
         prepared_forget_all(r->c, s);
@@ -262,6 +264,8 @@ static size_t consume_server(struct replying *r, const char *p, size_t n)
                 outv_span(&r->o, p + at, part);
             s->body_left -= (uint32_t)part;
             at += part;
+            if (!s->body_left && r->c && s->job == JOB_NONE)
+                link_answer_local(r->c, s, &r->o);
             continue;
         }
         if (n - at < PG_HEADER_SIZE)

@@ -166,7 +166,7 @@ static void drain_track(struct client *c, struct server *s)
 }
 
 /* The client that loses its server. PostgreSQL's own words have reached it if
- * the server had any. */
+ * the server had any; amid a message there is no place for ours. */
 static void end_client(struct client *c, const struct server *s,
                        const char *why)
 {
@@ -174,6 +174,8 @@ static void end_client(struct client *c, const struct server *s,
         client_login_refuse(c, "08P01", "auth_query could not be run");
     else if (s->said_fatal)
         client_drop(c, "server ended the session");
+    else if (link_is_amid_reply(s))
+        client_drop(c, "%s", why);
     else
         client_close(c, "08P01", "%s", why);
 }
