@@ -59,6 +59,7 @@ static void append(struct pg_track *t, struct track_entry e)
     if (t->count == t->cap)
         grow(t);
     e.epoch = t->epoch;
+    e.serial = ++t->serial;
     *at(t, t->count++) = e;
     if (e.flags & TRACK_BARRIER)
         t->n_barriers++;
@@ -252,6 +253,15 @@ bool pg_track_skip(struct pg_track *t, struct track_entry *out)
     if (!t->count)
         t->is_skipping = true;
     return false;
+}
+
+struct track_entry *pg_track_find(struct pg_track *t, unsigned flags,
+                                  unsigned without)
+{
+    for (uint32_t i = t->skip_total; i < t->count; i++)
+        if ((at(t, i)->flags & (flags | without)) == flags)
+            return at(t, i);
+    return NULL;
 }
 
 bool pg_track_drain(struct pg_track *t, struct track_entry *out)

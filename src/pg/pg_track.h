@@ -35,15 +35,16 @@ enum track_flag {
     TRACK_OURS = 2,    /* not the client's: the reply is swallowed */
     TRACK_BARRIER = 4, /* may drop all prepared statements: later messages
                         * that name one wait for it */
-    TRACK_UNNAMED = 8, /* the caller's: Parse of the unnamed statement */
+    TRACK_UNNAMED = 8, /* the caller's: changes the unnamed statement */
     TRACK_DUP = 16,    /* the caller's: Parse of a name that is taken */
 };
 
 struct track_entry {
-    uint8_t kind;   /* enum track_kind */
-    uint8_t flags;  /* enum track_flag */
-    uint32_t epoch; /* set by push: number of Syncs sent before */
-    void *tag;      /* the caller's, like extra */
+    uint8_t kind;    /* enum track_kind */
+    uint8_t flags;   /* enum track_flag */
+    uint16_t serial; /* set by push: tells it from others of its epoch */
+    uint32_t epoch;  /* set by push: number of Syncs sent before */
+    void *tag;       /* the caller's, like extra */
     void *extra;
 };
 
@@ -56,6 +57,7 @@ struct pg_track {
     struct track_entry *ring; /* inline_ring or heap */
     uint32_t head, count, cap;
     uint32_t epoch;                 /* Syncs (and Queries) pushed so far */
+    uint16_t serial;                /* of the latest entry */
     uint32_t n_barriers;            /* entries with TRACK_BARRIER */
     uint32_t skip_left, skip_total; /* between has_failed and its skips */
     uint32_t n_copy_syncs; /* Syncs sent while the server reads COPY data */
@@ -96,6 +98,11 @@ NODISCARD int pg_track_reply(struct pg_track *t, char type, char status,
 /* After has_failed: hands out the requests that the server skips, the newest
  * first, until false. */
 bool pg_track_skip(struct pg_track *t, struct track_entry *out);
+
+/* The oldest entry with these flags, and none of those, among the ones that are
+ * not being skipped; NULL without one. Good until the next call. */
+struct track_entry *pg_track_find(struct pg_track *t, unsigned flags,
+                                  unsigned without);
 
 /* Everything answered, outside a transaction, nothing half done. */
 static inline bool pg_track_is_idle(const struct pg_track *t)

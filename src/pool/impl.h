@@ -77,19 +77,18 @@ struct client {
     struct server *server; /* the link */
     struct client_login *login;
     struct client_map *map;
-    struct statement *unnamed; /* its last Parse without a name */
+    struct statement *unnamed; /* prepared.c: its last unnamed Parse */
     const struct pg_params *params;
     struct db_rec *db;
     struct user_rec *user; /* who logged in */
     void *console;         /* the console's state of this session */
     struct inbuf in;
-    uint32_t body_left;   /* of a message that is streamed */
-    uint8_t state;        /* enum client_state */
-    uint8_t body_mode;    /* enum body_mode */
-    uint8_t minor;        /* protocol 3.x */
-    bool is_stalled;      /* waits for replies before it goes on */
-    bool has_big_unnamed; /* its unnamed Parse was too large to keep */
-    bool is_admin;        /* console: may change things */
+    uint32_t body_left;  /* of a message that is streamed */
+    uint8_t state;       /* enum client_state */
+    uint8_t body_mode;   /* enum body_mode */
+    uint8_t minor;       /* protocol 3.x */
+    bool is_stalled;     /* waits for replies before it goes on */
+    bool is_admin;       /* console: may change things */
     uint8_t replication; /* enum pg_replication; not OFF: a server of its own */
     bool is_registered;  /* counted in db, user and shared */
     bool wants_close;    /* after what it sent is answered */
@@ -97,6 +96,7 @@ struct client {
     bool is_skipping;    /* its batch was canceled: up to the next Sync */
     uint8_t key_n;
     uint8_t key[CANCEL_KEY_MAX]; /* pid and key */
+    uint32_t unnamed_seq;        /* raised by every change of unnamed */
     uint64_t id;
     int64_t connect_us, request_us; /* request: of its last activity */
     int64_t wait_us;                /* since when it waits */
@@ -156,9 +156,12 @@ struct server {
     struct server_stmt *stmts; /* by statement */
     struct list lru;           /* of stmts, the latest first */
     unsigned n_stmts;
-    struct statement *unnamed;
-    uint64_t big_unnamed_of; /* client id: whose unnamed Parse was not kept */
-    uint32_t n_cancels;      /* CancelRequests on their way to this server */
+    unsigned n_closing;     /* Closes of them that are not answered */
+    uint64_t unnamed_of;    /* client id: whose unnamed statement it has */
+    uint32_t unnamed_seq;   /* that client's, at that time */
+    uint32_t unnamed_epoch; /* of the request that made it so */
+    bool is_unnamed_sure;   /* that request was answered */
+    uint32_t n_cancels;     /* CancelRequests on their way to this server */
     uint32_t pid;
     uint16_t key_n;
     uint8_t key[PG_CANCEL_KEY_MAX];
@@ -426,7 +429,7 @@ enum step prepared_close(struct client *c, struct outv *o,
                          struct message_in *m);
 
 /* A simple Query goes out: it drops the unnamed statement. */
-void prepared_note_query(struct client *c, struct server *s);
+void prepared_push_query(struct client *c, struct server *s);
 
 /* Same for a query of ours, which no client sees. */
 void prepared_note_own_query(struct server *s);

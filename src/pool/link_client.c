@@ -89,8 +89,7 @@ static enum step query_message(struct client *c, struct outv *o,
         client_close(c, "08P01", "PQexec disallowed");
         return STEP_CLOSED;
     }
-    prepared_note_query(c, s);
-    push(s, TRACK_QUERY, TRACK_BARRIER);
+    prepared_push_query(c, s);
     s->has_unflushed = false;
     return pass(c, o, m);
 }

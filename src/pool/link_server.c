@@ -135,12 +135,13 @@ static void note_ready(struct replying *r)
         r->s->has_barrier_bound = false;
 }
 
+/* The newest first, so that each finds what it changed as it left it. */
 static void after_error(struct replying *r, const struct track_entry *failed)
 {
     struct track_entry e;
-    prepared_settle(r->c, r->s, failed, OUTCOME_FAILED);
     while (pg_track_skip(&r->s->track, &e))
         prepared_settle(r->c, r->s, &e, OUTCOME_SKIPPED);
+    prepared_settle(r->c, r->s, failed, OUTCOME_FAILED);
 }
 
 static void answer_local_before(struct replying *r, char type)

@@ -16,7 +16,12 @@
  * name is settled; likewise behind a query that may drop all statements.
  *
  * The unnamed statement: the text of a client's last unnamed Parse is kept, and
- * prepared again before a Bind that meets a server where another one is. */
+ * prepared again before a Bind that meets a server where it is not. A server
+ * knows whose unnamed statement it has, and at which of that client's changes.
+ * Once it has this client's for sure, every request passed on changes both
+ * alike, whatever becomes of it; until then a Bind waits, unless it shares the
+ * batch, and so the fate, of the request that is to make it so. What the server
+ * skips is undone, the newest first. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,9 +36,12 @@ enum {
     UNNAMED_HELD_MAX = 65536, /* a longer unnamed Parse is not kept */
 };
 
-/* In server.big_unnamed_of: some client's, or none; not known after an error.
- */
+/* In server.unnamed_of, where client ids are. */
+#define UNNAMED_NONE 0 /* there is none */
 #define UNNAMED_UNKNOWN UINT64_MAX
+
+/* In client.unnamed: its Parse was too long to be kept. */
+static struct statement too_big = {.refs = 1};
 
 /* A client's name. Lives while it means a statement or the track names it. */
 struct client_stmt {
@@ -58,7 +66,9 @@ struct server_stmt {
     struct statement *statement; /* the key; a reference */
     uint32_t generation;
     uint32_t epoch;    /* when its Parse was sent */
+    uint16_t serial;   /* the same, within the epoch */
     bool is_confirmed; /* ParseComplete came */
+    bool is_kept;      /* its Close was skipped: it is still there */
 };
 
 /* ----------------------------------------------------------- client names */
@@ -164,21 +174,17 @@ static void forget_named(struct server *s)
 
 void prepared_note_own_query(struct server *s)
 {
-    statement_unref(s->unnamed);
-    s->unnamed = NULL;
-    s->big_unnamed_of = 0;
+    s->unnamed_of = UNNAMED_NONE;
 }
 
 void prepared_note_own_parse(struct server *s)
 {
-    prepared_note_own_query(s);
-    s->big_unnamed_of = UNNAMED_UNKNOWN;
+    s->unnamed_of = UNNAMED_UNKNOWN;
 }
 
 void prepared_free_server(struct server *s)
 {
     forget_named(s);
-    prepared_note_own_query(s);
 }
 
 /* The unnamed statement is not among what these commands drop. */
@@ -217,9 +223,12 @@ static void send_close(struct server *s, struct outv *o, struct slice name,
     outv_copy(o, head, sizeof head);
     outv_copy(o, name.p, name.n);
     outv_copy(o, "", 1);
-    push(s, TRACK_CLOSE, TRACK_OURS, NULL, statement_ref(st), &expected);
+    push(s, TRACK_CLOSE, TRACK_OURS | (st ? 0 : TRACK_UNNAMED), NULL,
+         statement_ref(st), &expected);
     if (!expected)
         statement_unref(st);
+    else if (st)
+        s->n_closing++;
 }
 
 /* Parse of a statement of the registry, which outlives the flush. */
@@ -262,6 +271,7 @@ static struct server_stmt *remember(struct server *s, struct statement *st)
     k->statement = statement_ref(st);
     k->generation = st->generation;
     k->epoch = s->track.epoch;
+    k->serial = s->track.serial;
     HASH_ADD_PTR(s->stmts, statement, k);
     list_init(&k->node);
     list_push_front(&s->lru, &k->node);
@@ -278,18 +288,20 @@ static bool ensure(struct client *c, struct outv *o, struct statement *st,
     struct server_stmt *k = have(s, st);
     char name[SERVER_STMT_NAME_MAX];
     size_t n = server_stmt_name(st, name);
+    /* It is not known here, but its Close may yet be skipped. */
+    bool may_be_there = k || s->n_closing > 0;
     bool expected;
     if (k && is_usable(s, k)) {
         list_remove(&k->node);
         list_push_front(&s->lru, &k->node);
         return false;
     }
-    if (k) {
-        send_close(s, o, slice_of(name, n), st);
+    if (k)
         forget(s, k);
-    } else {
+    else
         make_room(c, s, o);
-    }
+    if (may_be_there)
+        send_close(s, o, slice_of(name, n), st);
     send_parse(o, slice_of(name, n), st);
     c->pool->stats.server_parse_count++;
     push(s, TRACK_PARSE, client_parse ? 0 : TRACK_OURS, client_parse,
@@ -303,25 +315,89 @@ static bool ensure(struct client *c, struct outv *o, struct statement *st,
 
 /* ---------------------------------------------------------------- settling */
 
-static void settle_unnamed_parse(struct client *c, struct server *s,
-                                 const struct track_entry *e, enum outcome how)
+static bool has_unnamed_of(const struct server *s, const struct client *c)
 {
-    struct statement *now = e->extra, *was = e->tag;
-    if (how != OUTCOME_DONE) {
-        /* Skipped: what it replaced is still there. Failed: PostgreSQL has
-         * dropped that first. Later Parses have replaced ours. */
-        if (s->unnamed == now) {
-            statement_unref(s->unnamed);
-            s->unnamed = NULL;
-            s->big_unnamed_of = UNNAMED_UNKNOWN;
-        }
-        if (c && c->unnamed == now) {
-            statement_unref(c->unnamed);
-            c->unnamed = how == OUTCOME_SKIPPED ? statement_ref(was) : NULL;
-        }
+    return s->unnamed_of == c->id && s->unnamed_seq == c->unnamed_seq;
+}
+
+/* The request at the end of the track gives s the unnamed statement of c. */
+static void note_unnamed(struct client *c, struct server *s)
+{
+    if (!has_unnamed_of(s, c) || !s->is_unnamed_sure) {
+        s->is_unnamed_sure = false;
+        s->unnamed_epoch = s->track.epoch;
     }
-    statement_unref(now);
-    statement_unref(was);
+    s->unnamed_of = c->id;
+    s->unnamed_seq = c->unnamed_seq;
+}
+
+/* Pushes a request that makes st (reference taken) the unnamed statement of c,
+ * and of s. */
+static void push_unnamed(struct client *c, struct server *s,
+                         enum track_kind kind, unsigned flags,
+                         struct statement *st)
+{
+    bool expected;
+    uint32_t epoch = s->track.epoch;
+    push(s, kind, flags | TRACK_UNNAMED, c->unnamed, NULL, &expected);
+    if (!expected) { /* the server skips it */
+        statement_unref(st);
+        return;
+    }
+    /* c->unnamed's reference went into the entry. */
+    note_unnamed(c, s);
+    if (!s->is_unnamed_sure)
+        s->unnamed_epoch = epoch; /* a Query counts as the end of its own */
+    c->unnamed = st;
+    s->unnamed_seq = ++c->unnamed_seq;
+}
+
+/* What c had before a request that was skipped is what it has after it, and so
+ * before the next one. */
+static void undo_unnamed(struct client *c, struct server *s,
+                         struct statement *was)
+{
+    struct track_entry *later =
+        pg_track_find(&s->track, TRACK_UNNAMED, TRACK_OURS);
+    if (later) {
+        statement_unref(later->tag);
+        later->tag = was;
+        return;
+    }
+    statement_unref(c->unnamed);
+    c->unnamed = was;
+    c->unnamed_seq++;
+    if (s->unnamed_of == c->id && s->is_unnamed_sure)
+        s->unnamed_seq = c->unnamed_seq;
+}
+
+static void settle_unnamed(struct client *c, struct server *s,
+                           const struct track_entry *e, enum outcome how)
+{
+    struct statement *was = e->tag;
+    bool is_ours = e->flags & TRACK_OURS;
+    if (!c) {
+        statement_unref(was);
+        return;
+    }
+    if (how == OUTCOME_SKIPPED && !s->is_unnamed_sure) {
+        s->unnamed_of = UNNAMED_UNKNOWN;
+    } else if (how == OUTCOME_FAILED && is_ours) {
+        s->unnamed_of = UNNAMED_UNKNOWN;
+    } else if (how != OUTCOME_SKIPPED) {
+        s->unnamed_of = c->id;
+        s->unnamed_seq = c->unnamed_seq;
+        s->is_unnamed_sure = true;
+    }
+    if (how == OUTCOME_DONE || is_ours) {
+        statement_unref(was);
+        return;
+    }
+    if (how == OUTCOME_FAILED) { /* a Parse drops what was there first */
+        statement_unref(was);
+        was = NULL;
+    }
+    undo_unnamed(c, s, was);
 }
 
 static void settle_parse(struct client *c, struct server *s,
@@ -329,17 +405,13 @@ static void settle_parse(struct client *c, struct server *s,
 {
     struct client_stmt *k = e->tag;
     struct statement *st = e->extra;
-    if (e->flags & TRACK_UNNAMED) {
-        settle_unnamed_parse(c, s, e, how);
-        return;
-    }
     struct server_stmt *h = st ? have(s, st) : NULL;
-    if (h && !(e->flags & (TRACK_VIRTUAL | TRACK_DUP)) &&
-        h->epoch == e->epoch && !h->is_confirmed) {
+    if (h && !(e->flags & (TRACK_VIRTUAL | TRACK_DUP))) {
+        bool is_this = h->epoch == e->epoch && h->serial == e->serial;
         if (how == OUTCOME_DONE)
-            h->is_confirmed = true;
-        else
-            forget(s, h);
+            h->is_confirmed = h->is_confirmed || is_this;
+        else if (is_this || h->is_kept)
+            forget(s, h); /* kept: from this Parse on, which did nothing */
     }
     statement_unref(st);
     if (!k || !c)
@@ -357,7 +429,7 @@ static void undo_own_close(struct server *s, struct statement *st)
     if (have(s, st))
         return;
     struct server_stmt *h = remember(s, st);
-    h->is_confirmed = true;
+    h->is_confirmed = h->is_kept = true;
     h->generation--;
 }
 
@@ -366,8 +438,15 @@ static void settle_close(struct client *c, struct server *s,
 {
     struct client_stmt *k = e->tag;
     struct statement *was = e->extra;
-    if ((e->flags & TRACK_OURS) && how != OUTCOME_DONE)
+    if (e->flags & TRACK_OURS)
+        s->n_closing--;
+    if ((e->flags & TRACK_OURS) && how != OUTCOME_DONE) {
         undo_own_close(s, was);
+    } else if (e->flags & TRACK_OURS) {
+        struct server_stmt *h = have(s, was);
+        if (h && h->is_kept)
+            forget(s, h);
+    }
     if (k && c) {
         k->n_pending--;
         if (how != OUTCOME_DONE) {
@@ -392,6 +471,10 @@ static void settle_use(struct client *c, const struct track_entry *e)
 void prepared_settle(struct client *c, struct server *s,
                      const struct track_entry *e, enum outcome how)
 {
+    if (e->flags & TRACK_UNNAMED) {
+        settle_unnamed(c, s, e, how);
+        return;
+    }
     switch (e->kind) {
     case TRACK_PARSE:
         if (e->extra || e->tag)
@@ -441,45 +524,20 @@ static void touch(struct client_stmt *k, const struct server *s)
     k->epoch = s->track.epoch;
 }
 
-/* An unnamed Parse that is too long to be kept: it is good for this server
- * only, as long as the client stays linked. */
-static enum step parse_unnamed_big(struct client *c, struct outv *o,
-                                   struct message_in *m)
-{
-    struct server *s = c->server;
-    bool expected;
-    statement_unref(c->unnamed);
-    statement_unref(s->unnamed);
-    c->unnamed = s->unnamed = NULL;
-    c->has_big_unnamed = true;
-    s->big_unnamed_of = c->id;
-    push(s, TRACK_PARSE, 0, NULL, NULL, &expected);
-    return pass_on(c, o, m);
-}
-
+/* A Parse that is too long to be kept is good for this server only, as long as
+ * the client stays linked. */
 static enum step parse_unnamed(struct client *c, struct outv *o,
                                struct message_in *m)
 {
     struct server *s = c->server;
-    c->pool->stats.client_parse_count++;
-    c->pool->stats.server_parse_count++;
+    struct statement *st = NULL;
     struct slice body =
         slice_of(m->p + PG_HEADER_SIZE + 1, m->total - PG_HEADER_SIZE - 1);
-    struct statement *st = statement_cache_get(&c->shard->statements, body);
-    bool expected;
-    if (!st)
-        return parse_unnamed_big(c, o, m);
-    push(s, TRACK_PARSE, TRACK_UNNAMED, c->unnamed, st, &expected);
-    if (!expected) { /* skipped by the server */
-        statement_unref(st);
-        return pass_on(c, o, m);
-    }
-    /* c->unnamed's reference went into the entry. */
-    c->unnamed = statement_ref(st);
-    c->has_big_unnamed = false;
-    statement_unref(s->unnamed);
-    s->unnamed = statement_ref(st);
-    s->big_unnamed_of = 0;
+    c->pool->stats.client_parse_count++;
+    c->pool->stats.server_parse_count++;
+    if (m->have == m->total)
+        st = statement_cache_get(&c->shard->statements, body);
+    push_unnamed(c, s, TRACK_PARSE, 0, st ? st : statement_ref(&too_big));
     return pass_on(c, o, m);
 }
 
@@ -543,9 +601,9 @@ enum step prepared_parse(struct client *c, struct outv *o, struct message_in *m)
     if (m->have == m->total && n < 1)
         return broken(c, "Parse");
     if (n >= 1 && name[0] == 0) {
-        if (m->total > UNNAMED_HELD_MAX && m->have < m->total)
-            return parse_unnamed_big(c, o, m);
-        return m->have < m->total ? STEP_MORE : parse_unnamed(c, o, m);
+        bool is_kept = m->total <= UNNAMED_HELD_MAX;
+        return is_kept && m->have < m->total ? STEP_MORE
+                                             : parse_unnamed(c, o, m);
     }
     if (m->total > PARSE_HELD_MAX) {
         client_close(c, "54000",
@@ -567,31 +625,24 @@ enum step prepared_parse(struct client *c, struct outv *o, struct message_in *m)
 }
 
 /* Before a message that uses the unnamed statement: the one on the server must
- * be this client's, or none. */
-static void ensure_unnamed(struct client *c, struct outv *o)
+ * be this client's, or none. False when that is not known yet. */
+static bool ensure_unnamed(struct client *c, struct outv *o)
 {
     struct server *s = c->server;
     bool expected;
-    if (c->unnamed == s->unnamed && !c->has_big_unnamed && !s->big_unnamed_of)
-        return;
-    if (c->has_big_unnamed && s->big_unnamed_of == c->id)
-        return;
-    if (c->unnamed) {
+    if (has_unnamed_of(s, c))
+        return s->is_unnamed_sure || s->unnamed_epoch == s->track.epoch;
+    if (!c->unnamed && s->unnamed_of == UNNAMED_NONE)
+        return true;
+    if (c->unnamed && c->unnamed != &too_big) {
         send_parse(o, slice_of("", 0), c->unnamed);
         c->pool->stats.server_parse_count++;
-        push(s, TRACK_PARSE, TRACK_OURS | TRACK_UNNAMED,
-             statement_ref(c->unnamed), statement_ref(c->unnamed), &expected);
-        if (!expected) {
-            statement_unref(c->unnamed);
-            statement_unref(c->unnamed);
-            return;
-        }
+        push(s, TRACK_PARSE, TRACK_OURS | TRACK_UNNAMED, NULL, NULL, &expected);
     } else {
         send_close(s, o, slice_of("", 0), NULL);
     }
-    statement_unref(s->unnamed);
-    s->unnamed = statement_ref(c->unnamed);
-    s->big_unnamed_of = 0;
+    note_unnamed(c, s);
+    return true;
 }
 
 /* A name that the client has not prepared by the protocol: perhaps by SQL, and
@@ -657,8 +708,8 @@ static enum step use_statement(struct client *c, struct outv *o,
         st = k ? k->statement : NULL;
         if (st)
             (void)ensure(c, o, st, NULL);
-    } else {
-        ensure_unnamed(c, o);
+    } else if (!ensure_unnamed(c, o)) {
+        return STEP_HOLD;
     }
     if (st && st->is_barrier && kind == TRACK_BIND)
         s->has_barrier_bound = true;
@@ -726,16 +777,7 @@ enum step prepared_describe(struct client *c, struct outv *o,
 static enum step close_unnamed(struct client *c, struct outv *o,
                                struct message_in *m)
 {
-    struct server *s = c->server;
-    bool expected;
-    push(s, TRACK_CLOSE, 0, NULL, NULL, &expected);
-    if (expected) {
-        statement_unref(c->unnamed);
-        statement_unref(s->unnamed);
-        c->unnamed = s->unnamed = NULL;
-        c->has_big_unnamed = false;
-        s->big_unnamed_of = 0;
-    }
+    push_unnamed(c, c->server, TRACK_CLOSE, 0, NULL);
     return pass_on(c, o, m);
 }
 
@@ -775,15 +817,16 @@ enum step prepared_close(struct client *c, struct outv *o, struct message_in *m)
     return STEP_DONE;
 }
 
-void prepared_note_query(struct client *c, struct server *s)
+void prepared_push_query(struct client *c, struct server *s)
 {
-    if (c->unnamed || c->has_big_unnamed) {
-        statement_unref(c->unnamed);
-        c->unnamed = NULL;
-        c->has_big_unnamed = false;
+    bool expected;
+    if (c->unnamed) {
+        push_unnamed(c, s, TRACK_QUERY, TRACK_BARRIER, NULL);
+        return;
     }
-    if (s->unnamed || s->big_unnamed_of)
-        prepared_note_own_query(s);
+    if (!has_unnamed_of(s, c) && s->unnamed_of != UNNAMED_NONE)
+        s->unnamed_of = UNNAMED_UNKNOWN;
+    push(s, TRACK_QUERY, TRACK_BARRIER, NULL, NULL, &expected);
 }
 
 /* ------------------------------------------------------------------ errors */
@@ -823,7 +866,7 @@ bool prepared_fix_error(struct client *c, struct server *s,
     struct pg_error x;
     struct statement *st = e->extra;
     struct client_stmt *k = e->tag;
-    if (!c || !st || (e->flags & TRACK_UNNAMED) || !pg_error_parse(body, &x))
+    if (!c || !st || !pg_error_parse(body, &x))
         return false;
     if (e->kind == TRACK_BIND && k && pg_error_has_code(&x, "0A000")) {
         /* "cached plan must not change result type": every server must
