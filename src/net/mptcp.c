@@ -109,9 +109,7 @@ static void copy_addr(struct addr *to, const void *from)
     addr_unmap(to);
 }
 
-static void describe(struct mptcp_subflow *out,
-                     const struct mptcp_subflow_addrs *at,
-                     const struct tcp_info *tcp)
+static void describe(struct mptcp_subflow *out, const struct tcp_info *tcp)
 {
     *out = (struct mptcp_subflow){
         .sent_bytes = tcp->tcpi_bytes_sent - tcp->tcpi_bytes_retrans,
@@ -121,8 +119,17 @@ static void describe(struct mptcp_subflow *out,
         .cwnd = tcp->tcpi_snd_cwnd,
         .backup = -1,
     };
-    copy_addr(&out->local, &at->ss_local);
-    copy_addr(&out->remote, &at->ss_remote);
+}
+
+static int read_plain(int fd, struct mptcp_subflow *out)
+{
+    struct tcp_info tcp = {0};
+    socklen_t n = sizeof tcp;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &tcp, &n))
+        return 0;
+    describe(out, &tcp);
+    return addr_of_self(fd, &out->local) || addr_of_peer(fd, &out->remote) ? 0
+                                                                           : 1;
 }
 
 /* The flags of a subflow are told by sock_diag(7) only. */
@@ -190,12 +197,14 @@ int mptcp_read_subflows(int fd, struct mptcp_subflow out[MPTCP_SUBFLOWS_MAX])
     at.head.size_user = sizeof at.item[0];
     if (getsockopt(fd, SOL_MPTCP, MPTCP_TCPINFO, &tcp, &tcp_n) ||
         getsockopt(fd, SOL_MPTCP, MPTCP_SUBFLOW_ADDRS, &at, &at_n))
-        return 0;
+        return read_plain(fd, out);
     int n = (int)MIN(tcp.head.num_subflows, at.head.num_subflows);
     n = MIN(n, (int)MPTCP_SUBFLOWS_MAX);
     int diag = netlink_open(NETLINK_SOCK_DIAG);
     for (int i = 0; i < n; i++) {
-        describe(&out[i], &at.item[i], &tcp.item[i]);
+        describe(&out[i], &tcp.item[i]);
+        copy_addr(&out[i].local, &at.item[i].ss_local);
+        copy_addr(&out[i].remote, &at.item[i].ss_remote);
         if (diag >= 0)
             read_backup(diag, &out[i]);
     }

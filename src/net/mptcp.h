@@ -46,7 +46,8 @@ struct mptcp_subflow {
     int backup; /* 1, 0; -1: unknown */
 };
 
-/* How many there are, at most MPTCP_SUBFLOWS_MAX. */
+/* How many there are, at most MPTCP_SUBFLOWS_MAX. A TCP connection without
+ * MPTCP has one, whose backup is -1; any other descriptor none. */
 int mptcp_read_subflows(int fd, struct mptcp_subflow out[MPTCP_SUBFLOWS_MAX]);
 
 #endif

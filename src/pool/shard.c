@@ -481,6 +481,8 @@ void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg)
             .tls = tls,
             .prepared_statements = prepared_count_client(c),
             .id = c->id,
+            .backend_pid = c->server ? c->server->pid : 0,
+            .may_use_mptcp = sh->conf->listen_mptcp,
         };
         view_tls(c->stream, tls, sizeof tls);
         view_application(c->params, &v);
@@ -515,6 +517,8 @@ void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg)
                     .tls = tls,
                     .prepared_statements = (int)s->n_stmts,
                     .id = s->id,
+                    .backend_pid = s->pid,
+                    .may_use_mptcp = server_wants_mptcp(s),
                 };
                 view_tls(s->stream, tls, sizeof tls);
                 view_application(s->params, &v);

@@ -126,8 +126,10 @@ struct conn_view {
     int64_t connect_age_us, request_age_us, wait_us; /* ages */
     bool close_needed;
     const void *ptr, *link;
-    uint32_t remote_pid; /* servers */
-    const char *tls;     /* "TLSv1.3/cipher" or "" */
+    uint32_t remote_pid;  /* servers */
+    uint32_t backend_pid; /* of the server, or of the one that it has */
+    bool may_use_mptcp;   /* the listener, or the database line, says so */
+    const char *tls;      /* "TLSv1.3/cipher" or "" */
     char application_name[64];
     int prepared_statements;
     uint64_t id;

@@ -412,7 +412,8 @@ static void every_show(void **state)
             continue;
         snprintf(q, sizeof(q), "Show %s;", c->object);
         query(q);
-        if (c->table == TABLE_PEERS || c->table == TABLE_PEER_POOLS)
+        if (c->table == TABLE_PEERS || c->table == TABLE_PEER_POOLS ||
+            c->table == TABLE_MPTCP)
             expect("TCZ", "SHOW");
         else
             expect("TDCZ", "SHOW");

@@ -157,9 +157,23 @@ static void test_listener(void **state)
 static void test_subflows_of_tcp(void **state)
 {
     struct mptcp_subflow s[MPTCP_SUBFLOWS_MAX];
-    struct pair p = connect_pair(false, false);
-    assert_int_equal(mptcp_read_subflows(p.client, s), 0);
-    close_pair(&p);
+    struct addr peer;
+    int fd[2];
+    for (int is_mptcp = 0; is_mptcp < 2; is_mptcp++) {
+        if (is_mptcp && !has_mptcp())
+            break;
+        struct pair p = connect_pair(is_mptcp, false);
+        assert_int_equal(mptcp_read_subflows(p.client, s), 1);
+        assert_int_equal(addr_of_peer(p.client, &peer), 0);
+        assert_true(addr_eq(&s[0].remote, &peer));
+        assert_int_equal(s[0].received_bytes, 1);
+        assert_int_equal(s[0].backup, -1);
+        close_pair(&p);
+    }
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
+    assert_int_equal(mptcp_read_subflows(fd[0], s), 0);
+    close(fd[0]);
+    close(fd[1]);
 }
 
 /* --- in a namespace of its own -------------------------------------------- */
