@@ -18,6 +18,7 @@
 #include "config.h"
 #include "main/app.h"
 #include "main/crash.h"
+#include "main/edge_main.h"
 #include "main/multipath.h"
 #include "main/notify.h"
 #include "main/pidfile.h"
@@ -326,6 +327,8 @@ int main(int argc, char **argv)
 {
     struct args args;
     struct err e;
+    if (argc > 1 && edge_main_is(argv[1]))
+        return edge_main(argc - 1, argv + 1);
     if (args_parse(&args, argc, argv, &e)) {
         fprintf(stderr, "pgbraid: %s\nTry \"pgbraid --help\".\n", e.text);
         return 1;

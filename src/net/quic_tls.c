@@ -37,6 +37,7 @@ struct quic_session {
     struct quic_tls *settings;
     struct quic_memory *memory;
     bool said_no_alpn;
+    unsigned verify_status; /* of the client's certificate */
 };
 
 static struct quic_session *session_of(gnutls_session_t tls)
@@ -257,6 +258,20 @@ static int after_ticket(gnutls_session_t tls, unsigned type, unsigned when,
     return 0;
 }
 
+/* The library's own check would refuse a client that sends no certificate,
+ * though it was only asked for one. */
+static int check_client(gnutls_session_t tls)
+{
+    struct quic_session *s = session_of(tls);
+    unsigned n = 0;
+    if (!gnutls_certificate_get_peers(tls, &n) || n == 0)
+        return s->settings->require_cert ? GNUTLS_E_CERTIFICATE_REQUIRED : 0;
+    int rc = gnutls_certificate_verify_peers3(tls, NULL, &s->verify_status);
+    if (rc == 0 && s->verify_status)
+        rc = GNUTLS_E_CERTIFICATE_VERIFICATION_ERROR;
+    return rc;
+}
+
 /* --- sessions ---------------------------------------------------------------
  */
 
@@ -314,7 +329,7 @@ int quic_session_new_server(struct quic_session **out, struct quic_tls *t,
         gnutls_certificate_server_set_request(
             s->tls,
             t->require_cert ? GNUTLS_CERT_REQUIRE : GNUTLS_CERT_REQUEST);
-        gnutls_session_set_verify_cert(s->tls, NULL, 0);
+        gnutls_session_set_verify_function(s->tls, check_client);
     }
     *out = s;
     return 0;
@@ -477,7 +492,9 @@ void quic_session_explain(struct quic_session *s, char *buf, size_t cap)
                  QUIC_ALPN_PGSQL, QUIC_ALPN_POSTGRESQL, QUIC_ALPN_EDGE);
         return;
     }
-    status = gnutls_session_get_verify_cert_status(s->tls);
+    status = s->settings->is_server
+                 ? s->verify_status
+                 : gnutls_session_get_verify_cert_status(s->tls);
     if (status == 0 || status == (unsigned)-1 ||
         gnutls_certificate_verification_status_print(status, GNUTLS_CRT_X509,
                                                      &text, 0) < 0)

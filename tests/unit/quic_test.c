@@ -858,6 +858,23 @@ static void test_client_certificate(void **state)
     end_both();
 }
 
+/* Asked for, not insisted on. */
+static void test_no_client_certificate(void **state)
+{
+    struct quic_limits l = limits();
+    server_listen(&server_cert, &ca, &l);
+    client_init(&ca, NULL);
+    client_dial("localhost", NULL, false);
+    run_until(is_up_or_down);
+    assert_true(client.is_up);
+    assert_int_equal(stream_write(call()->s, "x", 1), 0);
+    want_got = 1;
+    run_until(has_got);
+    assert_false(server.has_cert);
+    stream_close(client.calls[0].s);
+    end_both();
+}
+
 static void test_strange_client_certificate(void **state)
 {
     struct quic_limits l = limits();
@@ -1187,6 +1204,7 @@ int main(void)
         CASE(test_expired_server),
         CASE(test_alpn),
         CASE(test_client_certificate),
+        CASE(test_no_client_certificate),
         CASE(test_strange_client_certificate),
         CASE(test_resumption),
         CASE(test_retry),

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: ISC
+ * Copyright (c) 2026 The pgbraid authors */
+
+/* The way to the pooler: gives a stream to whoever asks for one. Over QUIC
+ * that is a stream of one of a few connections (hub.c), else a connection of
+ * its own (dial.c). Belongs to one loop's thread. */
+#ifndef EDGE_UPSTREAM_H
+#define EDGE_UPSTREAM_H
+
+#include "edge/target.h"
+#include "net/quic.h"
+#include "net/resolve.h"
+#include "net/stream.h"
+#include "net/tls_conf.h"
+
+struct upstream;
+struct hub;
+
+struct upstream_options {
+    struct target target;
+    /* Files; NULL: none. "system" or none vouches for servers by the system's
+     * store. */
+    const char *ca_file, *cert_file, *key_file;
+    bool no_verify;
+    bool fallback_tls; /* where UDP does not get through */
+    int connections, streams_per_connection;
+    int64_t wait_us; /* for a stream; then the asker is told why not */
+};
+
+/* Embedded by the asker. Exactly one of the two is called, from the loop,
+ * unless the question is taken back. */
+struct upstream_ask {
+    struct list node;
+    struct upstream *up;
+    struct dial *dial; /* dial.c: its connection being made */
+    int64_t deadline_us;
+    void (*on_stream)(struct upstream_ask *a, struct stream *s);
+    void (*on_fail)(struct upstream_ask *a, const struct err *e);
+};
+
+NODISCARD int upstream_new(struct upstream **out, struct loop *loop,
+                           const struct upstream_options *o, struct err *e);
+void upstream_free(struct upstream *u); /* NULL is fine */
+
+/* Sets node and up; the callbacks were set before. */
+void upstream_ask(struct upstream *u, struct upstream_ask *a);
+void upstream_take_back(struct upstream_ask *a);
+
+/* --- between the files of it ---------------------------------------------- */
+
+struct upstream {
+    struct loop *loop;
+    struct upstream_options o;
+    char text[TARGET_TEXT_MAX];
+    struct resolver *resolver;
+    struct quic_host *quic;
+    struct quic_tls *quic_tls;
+    struct tls_ctx *tls;
+    struct hub *hub;
+    struct list dials;
+    bool has_fallen_back; /* sessions go over TLS for now */
+};
+
+/* Finds the target's addresses: cb comes from the loop. */
+struct lookup {
+    struct upstream *up;
+    struct resolve *question;
+    struct task task; /* for a number */
+    struct addr number;
+    void (*cb)(struct lookup *l, const struct addr *at, size_t n,
+               const struct err *e);
+};
+void lookup_start(struct lookup *l, struct upstream *u);
+void lookup_stop(struct lookup *l);
+
+struct hub *hub_new(struct upstream *u);
+void hub_free(struct hub *h);
+void hub_ask(struct hub *h, struct upstream_ask *a);
+void hub_take_back(struct upstream_ask *a);
+
+void dial_start(struct upstream *u, struct upstream_ask *a);
+void dial_take_back(struct upstream_ask *a);
+void dial_stop_all(struct upstream *u);
+
+#endif
