@@ -208,6 +208,9 @@ bool conf_list_has_nocase(const struct conf_list *l, struct slice word);
 
 bool conf_is_admin_user(const struct conf *c, struct slice user);
 bool conf_is_stats_user(const struct conf *c, struct slice user);
+/* Whether connections from this address begin with a PROXY header; an IPv4
+ * address must not be a mapped one. */
+bool conf_is_proxy(const struct conf *c, const uint8_t *ip, size_t n);
 bool conf_ignores_parameter(const struct conf *c, struct slice name);
 bool conf_tracks_parameter(const struct conf *c, struct slice name);
 

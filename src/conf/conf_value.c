@@ -4,6 +4,7 @@
 /* Look-ups, and the value in force where user, database and the global option
  * may each have one. What counts as "not set" follows PgBouncer, key by key. */
 
+#include "conf/cidr.h"
 #include "conf/conf.h"
 #include "conf/conf_sections.h"
 
@@ -28,6 +29,18 @@ bool conf_list_has_nocase(const struct conf_list *l, struct slice word)
 bool conf_is_admin_user(const struct conf *c, struct slice user)
 {
     return conf_list_has(&c->admin_users, user);
+}
+
+bool conf_is_proxy(const struct conf *c, const uint8_t *ip, size_t n)
+{
+    for (int i = 0; i < c->proxy_protocol_from.n; i++) {
+        struct cidr range;
+
+        if (cidr_parse(slice_str(c->proxy_protocol_from.items[i]), &range) &&
+            cidr_has(&range, ip, n))
+            return true;
+    }
+    return false;
 }
 
 bool conf_is_stats_user(const struct conf *c, struct slice user)

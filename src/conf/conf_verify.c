@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+#include "conf/cidr.h"
 #include "conf/conf_private.h"
 #include "conf/conf_sections.h"
 
@@ -122,6 +123,19 @@ static int check_tls(struct conf *c, struct conf_sink *sink)
     return rc;
 }
 
+static int check_proxies(struct conf *c, struct conf_sink *sink)
+{
+    struct cidr range;
+    int rc = 0;
+
+    for (int i = 0; i < c->proxy_protocol_from.n && rc == 0; i++)
+        if (!cidr_parse(slice_str(c->proxy_protocol_from.items[i]), &range))
+            rc = mistake(c, sink, "proxy_protocol_from",
+                         "expected IP addresses, each as it is or with the "
+                         "number of bits that count, such as 10.1.0.0/16");
+    return rc;
+}
+
 static int check_names(struct conf *c, struct conf_sink *sink)
 {
     int rc = 0;
@@ -169,10 +183,7 @@ static int check_dbs(struct conf *c, struct conf_sink *sink)
 int conf_verify(struct conf *c, struct conf_sink *sink)
 {
     static int (*const checks[])(struct conf *, struct conf_sink *) = {
-        check_words,
-        check_tls,
-        check_names,
-        check_dbs,
+        check_words, check_tls, check_names, check_proxies, check_dbs,
     };
 
     for (size_t i = 0; i < ARRAY_SIZE(checks); i++) {

@@ -170,6 +170,19 @@ bool addr_same_host(const struct addr *a, const struct addr *b)
     return slice_eq(host_bytes(a), host_bytes(b));
 }
 
+size_t addr_ip(const struct addr *a, const uint8_t **ip)
+{
+    *ip = NULL;
+    if (a->sa.sa_family == AF_INET) {
+        *ip = (const uint8_t *)&a->in.sin_addr;
+        return sizeof a->in.sin_addr;
+    }
+    if (a->sa.sa_family != AF_INET6)
+        return 0;
+    *ip = a->in6.sin6_addr.s6_addr;
+    return sizeof a->in6.sin6_addr;
+}
+
 bool addr_eq(const struct addr *a, const struct addr *b)
 {
     size_t head = offsetof(struct sockaddr_un, sun_path);

@@ -47,6 +47,10 @@ void addr_set_port(struct addr *a, int port);
 /* IPv4-mapped IPv6 is made plain IPv4. */
 void addr_unmap(struct addr *a);
 
+/* The bytes of the IP address, first byte first, as they lie in a; returns how
+ * many, 0 for a Unix socket. */
+size_t addr_ip(const struct addr *a, const uint8_t **ip);
+
 bool addr_eq(const struct addr *a, const struct addr *b);
 
 /* Equal but for the port: for limits per address. */

@@ -55,6 +55,7 @@ struct stream_ops {
     int (*fd)(const struct stream *s);
     /* NULL: of the descriptor */
     int (*ends)(const struct stream *s, struct addr *peer, struct addr *self);
+    void (*set_peer)(struct stream *s, const struct addr *peer);
     const struct tls_info *(*tls)(const struct stream *s);
 };
 
@@ -160,6 +161,14 @@ static inline int stream_fd(const struct stream *s)
 /* The addresses of both ends (net/addr.h); a code when it has none any more. */
 NODISCARD int stream_ends(const struct stream *s, struct addr *peer,
                           struct addr *self);
+
+/* The peer is really another, as a load balancer in between has told: what
+ * stream_ends() says from now on. Without effect on kinds that cannot. */
+static inline void stream_set_peer(struct stream *s, const struct addr *peer)
+{
+    if (s->ops->set_peer)
+        s->ops->set_peer(s, peer);
+}
 
 /* Of the TLS layer, NULL without one (net/tls.h). */
 static inline const struct tls_info *stream_tls(const struct stream *s)

@@ -43,7 +43,7 @@ struct sock {
     bool is_ended;      /* on_eof or on_error was delivered */
     bool opened_untold; /* connected at once: on_open() is due */
     bool shutdown_wanted;
-    struct addr *to; /* while connecting */
+    struct addr *peer; /* of a connect, or as somebody told */
 };
 
 static const struct stream_ops sock_ops;
@@ -74,7 +74,7 @@ static void sock_destroy(struct sock *k)
         close(k->io.fd);
     }
     bufq_clear(&k->out, loop_pool(k->s.loop));
-    free(k->to);
+    free(k->peer);
     loop_free_later(k->s.loop, k);
 }
 
@@ -92,8 +92,8 @@ static void tell_error(struct sock *k)
     struct err e;
     char text[ADDR_TEXT_MAX] = "connection";
     bool connecting = k->state == SOCK_CONNECTING;
-    if (k->to)
-        addr_text(k->to, text, sizeof text);
+    if (k->peer)
+        addr_text(k->peer, text, sizeof text);
     err_set(&e, connecting ? ERR_CONNECT : ERR_IO, "%s%s: %s",
             connecting ? "cannot connect to " : "", text, strerror(k->error));
     k->is_ended = true;
@@ -321,7 +321,7 @@ void sock_set_options(int fd, const struct sock_options *o)
  */
 static void try_connect(struct sock *k)
 {
-    if (!connect(k->io.fd, &k->to->sa, k->to->len)) {
+    if (!connect(k->io.fd, &k->peer->sa, k->peer->len)) {
         k->opened_untold = true;
         loop_defer(k->s.loop, &k->task);
     } else if (errno == EAGAIN) {
@@ -357,8 +357,8 @@ struct stream *sock_connect(struct loop *loop, const struct addr *to,
     struct sock *k =
         sock_new(loop, fd, is_unix ? STREAM_UNIX : STREAM_TCP, h, owner);
     k->state = SOCK_CONNECTING;
-    k->to = mem_new(sizeof *k->to);
-    *k->to = *to;
+    k->peer = mem_new(sizeof *k->peer);
+    *k->peer = *to;
     try_connect(k);
     if (loop_add(loop, &k->io, base_events(k) | EPOLLOUT)) {
         err_set(e, ERR_CONNECT, "cannot watch a socket: %s", strerror(errno));
@@ -488,6 +488,27 @@ static int sock_fd(const struct stream *s)
     return container_of(s, const struct sock, s)->io.fd;
 }
 
+static int sock_ends(const struct stream *s, struct addr *peer,
+                     struct addr *self)
+{
+    const struct sock *k = container_of(s, const struct sock, s);
+    if (addr_of_self(k->io.fd, self))
+        return ERR_CLOSED;
+    if (k->peer)
+        *peer = *k->peer;
+    else if (addr_of_peer(k->io.fd, peer))
+        return ERR_CLOSED;
+    return 0;
+}
+
+static void sock_set_peer(struct stream *s, const struct addr *peer)
+{
+    struct sock *k = sock_of(s);
+    if (!k->peer)
+        k->peer = mem_new(sizeof *k->peer);
+    *k->peer = *peer;
+}
+
 static const struct stream_ops sock_ops = {
     .writev = sock_writev,
     .pause = sock_pause,
@@ -497,4 +518,6 @@ static const struct stream_ops sock_ops = {
     .detach = sock_detach,
     .attach = sock_attach,
     .fd = sock_fd,
+    .ends = sock_ends,
+    .set_peer = sock_set_peer,
 };

@@ -574,6 +574,13 @@ static const struct tls_info *get_info(const struct stream *s)
     return t->info.version ? &t->info : NULL;
 }
 
+static int tls_ends(const struct stream *s, struct addr *peer,
+                    struct addr *self)
+{
+    return stream_ends(container_of(s, const struct tls_stream, s)->lower, peer,
+                       self);
+}
+
 static const struct stream_ops tls_ops = {
     .writev = tls_writev,
     .pause = tls_pause,
@@ -583,6 +590,7 @@ static const struct stream_ops tls_ops = {
     .detach = tls_detach,
     .attach = tls_attach,
     .fd = tls_fd,
+    .ends = tls_ends,
     .tls = get_info,
 };
 

@@ -3,6 +3,7 @@
 
 /* A client's login.
  *
+ *   PROXY header of a load balancer
  *   SSLRequest, GSSENCRequest, direct TLS: answered, once each
  *   StartupMessage: database, user, settings; the rules that need no secret
  *   who it is: client_auth.c
@@ -19,6 +20,7 @@
 #include "auth/userdb.h"
 #include "base/log.h"
 #include "config.h"
+#include "net/proxyproto.h"
 #include "net/tls.h"
 #include "pg/pg_startup.h"
 #include "pool/login.h"
@@ -54,6 +56,7 @@ void client_login_begin(struct client *c, struct host_count *host)
     struct client_login *l = mem_new(sizeof *l);
     c->login = l;
     l->client = c;
+    l->step = STEP_STARTUP;
     l->host = host;
     l->settings_end = &l->settings;
     list_init(&l->node);
@@ -639,6 +642,38 @@ static size_t startup_packet(struct client *c, struct slice in)
     return packet.n;
 }
 
+void client_login_expect_proxy(struct client *c)
+{
+    c->login->step = STEP_PROXY;
+}
+
+/* From here on the connection counts as the named client's. */
+static size_t proxy_header(struct client *c, struct slice in)
+{
+    struct client_login *l = c->login;
+    struct proxyproto header;
+    struct err e;
+    char name[CLIENT_NAME_MAX];
+    int n = proxyproto_parse(in, &header, &e);
+    if (n < 0) {
+        log_warning("%s: %s, though the address is in proxy_protocol_from",
+                    client_name(c, name), e.text);
+        client_drop(c, "%s", e.text);
+        return 0;
+    }
+    if (n == 0)
+        return 0;
+    l->step = STEP_STARTUP;
+    if (!header.has_peer)
+        return (size_t)n;
+    if (!shard_enter_host(c->shard, &header.peer, &l->host)) {
+        client_drop(c, "too many connections from one address");
+        return 0;
+    }
+    stream_set_peer(c->stream, &header.peer);
+    return (size_t)n;
+}
+
 void client_login_data(struct client *c, const char *p, size_t n)
 {
     enum { LOGIN_HELD_MAX = 2 * PG_AUTH_MESSAGE_LIMIT };
@@ -662,7 +697,9 @@ void client_login_data(struct client *c, const char *p, size_t n)
         struct inbuf in = c->in;
         size_t used = 0;
         c->in = (struct inbuf){0};
-        if (l->step == STEP_STARTUP)
+        if (l->step == STEP_PROXY)
+            used = proxy_header(c, slice_of(in.p, in.n));
+        else if (l->step == STEP_STARTUP)
             used = startup_packet(c, slice_of(in.p, in.n));
         else if (l->step == STEP_PASSWORD)
             used = client_auth_message(c, slice_of(in.p, in.n));

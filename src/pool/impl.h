@@ -294,6 +294,8 @@ struct client *client_accept_stream(struct shard *sh, struct stream *st,
 
 void client_login_begin(struct client *c, struct host_count *host);
 void client_login_data(struct client *c, const char *p, size_t n);
+/* A load balancer says first whose connection it is. */
+void client_login_expect_proxy(struct client *c);
 void client_login_secured(struct client *c);
 /* The transport is secured: no request for TLS or GSSAPI is granted. */
 void client_login_is_secured(struct client *c);
@@ -542,5 +544,9 @@ void janitor_stop(struct shard *sh);
 bool limits_host_enter(struct shared *s, const struct addr *peer, int max,
                        struct host_count **out);
 void limits_host_leave(struct shared *s, struct host_count *h); /* NULL: fine */
+
+/* limits_host_enter() by the configuration in force, with a line in the log. */
+bool shard_enter_host(struct shard *sh, const struct addr *peer,
+                      struct host_count **out);
 
 #endif

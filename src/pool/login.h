@@ -10,6 +10,7 @@
 #include "pool/impl.h"
 
 enum login_step {
+    STEP_PROXY,   /* a load balancer's header */
     STEP_STARTUP, /* the first packets */
     STEP_TLS,     /* shaking hands */
     STEP_QUERY,   /* auth_query waits or runs */

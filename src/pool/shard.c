@@ -115,8 +115,8 @@ void shard_free(struct shard *sh)
     free(sh);
 }
 
-static bool enter(struct shard *sh, const struct addr *peer,
-                  struct host_count **host)
+bool shard_enter_host(struct shard *sh, const struct addr *peer,
+                      struct host_count **host)
 {
     int max = sh->conf->max_connections_per_address;
     char text[ADDR_TEXT_MAX];
@@ -145,9 +145,18 @@ void shard_accept(struct shard *sh, int fd, const struct addr *peer)
 {
     struct sock_options o = shard_sock_options(sh->conf);
     struct host_count *host;
+    struct client *c;
+    const uint8_t *ip;
+    size_t ip_n = addr_ip(peer, &ip);
     if (!addr_is_unix(peer))
         sock_set_options(fd, &o);
-    if (enter(sh, peer, &host))
+    if (conf_is_proxy(sh->conf, ip, ip_n)) {
+        c = client_accept(sh, fd, peer, NULL);
+        if (c)
+            client_login_expect_proxy(c);
+        return;
+    }
+    if (shard_enter_host(sh, peer, &host))
         (void)client_accept(sh, fd, peer, host); /* it closes fd itself */
     else
         close(fd);
@@ -157,7 +166,9 @@ struct client *shard_accept_stream(struct shard *sh, struct stream *st,
                                    const struct addr *peer)
 {
     struct host_count *host;
-    return enter(sh, peer, &host) ? client_accept_stream(sh, st, host) : NULL;
+    return shard_enter_host(sh, peer, &host)
+               ? client_accept_stream(sh, st, host)
+               : NULL;
 }
 
 void shard_set_quic(struct shard *sh, struct quic_host *host)
