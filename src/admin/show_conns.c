@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: ISC
  * Copyright (c) 2026 The pgbraid authors */
 
-/* SHOW CLIENTS and SHOW SERVERS. Each worker writes its rows itself. */
+/* SHOW CLIENTS, SERVERS, SOCKETS, ACTIVE_SOCKETS and FDS. Each worker writes
+ * its rows itself. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,13 +100,12 @@ static const char *state_word(const struct conn_view *v)
     return v->state;
 }
 
-static void put_connection(struct job *j, const struct conn_view *v)
+static void put_columns(struct job *j, const struct conn_view *v)
 {
     struct table *t = &j->table;
     struct end remote, local;
 
     find_ends(v->stream, &remote, &local);
-    table_row(t);
     table_text(t, v->is_client ? "C" : "S");
     table_text(t, or_else(v->user, "(nouser)"));
     table_text(t, or_else(v->database, "(nodb)"));
@@ -127,7 +127,13 @@ static void put_connection(struct job *j, const struct conn_view *v)
     table_text(t, v->application_name);
     table_int(t, v->prepared_statements);
     table_int(t, (int64_t)v->id);
-    table_row_end(t);
+}
+
+static void put_connection(struct job *j, const struct conn_view *v)
+{
+    table_row(&j->table);
+    put_columns(j, v);
+    table_row_end(&j->table);
 }
 
 /* Those that still log in are no sessions yet. */
@@ -160,4 +166,91 @@ void show_clients(struct job *j)
 void show_servers(struct job *j)
 {
     job_gather(j, each_server, job_done);
+}
+
+/* ------------------------------------------------------------------ sockets */
+
+/* Positions in PgBouncer's buffers have no counterpart: an idle connection has
+ * no buffer here, and what could not be sent is all that is held. */
+static void put_socket(struct job *j, const struct conn_view *v)
+{
+    enum { POSITIONS = 6 };
+    struct table *t = &j->table;
+
+    table_row(t);
+    put_columns(j, v);
+    for (int i = 0; i < POSITIONS; i++)
+        table_int(t, 0);
+    table_int(t, v->stream ? (int64_t)stream_pending(v->stream) : 0);
+    table_row_end(t);
+}
+
+static void on_socket(void *arg, const struct conn_view *v)
+{
+    put_socket(arg, v);
+}
+
+static void on_active_socket(void *arg, const struct conn_view *v)
+{
+    const char *state = state_word(v);
+
+    if ((strcmp(state, "idle") != 0 && strcmp(state, "used") != 0) ||
+        (v->stream && stream_pending(v->stream) > 0))
+        put_socket(arg, v);
+}
+
+static void each_socket(struct shard *sh, struct job *j)
+{
+    shard_each_client(sh, on_socket, j);
+    shard_each_server(sh, on_socket, j);
+}
+
+static void each_active_socket(struct shard *sh, struct job *j)
+{
+    shard_each_client(sh, on_active_socket, j);
+    shard_each_server(sh, on_active_socket, j);
+}
+
+void show_sockets(struct job *j)
+{
+    job_gather(j, each_socket, job_done);
+}
+
+void show_active_sockets(struct job *j)
+{
+    job_gather(j, each_active_socket, job_done);
+}
+
+/* Cancel keys and passwords stay where they are: PgBouncer shows them to the
+ * process that takes its descriptors over, and nobody does so here. */
+static void on_fd(void *arg, const struct conn_view *v)
+{
+    enum { KEPT_BACK = 9 };
+    struct table *t = &((struct job *)arg)->table;
+    struct end remote, local;
+
+    if (!v->stream)
+        return;
+    find_ends(v->stream, &remote, &local);
+    table_row(t);
+    table_int(t, stream_fd(v->stream));
+    table_text(t, v->is_client ? "client" : "server");
+    table_text(t, v->user);
+    table_text(t, v->database);
+    table_text(t, remote.host);
+    table_int(t, remote.port);
+    for (int i = 0; i < KEPT_BACK; i++)
+        table_null(t);
+    table_row_end(t);
+}
+
+static void each_fd(struct shard *sh, struct job *j)
+{
+    shard_each_client(sh, on_fd, j);
+    shard_each_server(sh, on_fd, j);
+}
+
+void show_fds(struct job *j)
+{
+    job_gather(j, each_fd, job_done);
 }

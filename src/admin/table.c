@@ -135,6 +135,7 @@ static void put_binary(struct pgbuf *b, enum pg_col_type type, int64_t v)
     case PG_COL_NUMERIC:
         put_binary_numeric(b, (uint64_t)v);
         break;
+    case PG_COL_BYTEA:
     case PG_COL_TEXT:
         pg_row_i64(b, v);
         break;

@@ -134,6 +134,7 @@ enum {
 /* Type oids that the pooler itself sends or knows. */
 enum {
     PG_OID_BOOL = 16,
+    PG_OID_BYTEA = 17,
     PG_OID_INT8 = 20,
     PG_OID_INT4 = 23,
     PG_OID_TEXT = 25,

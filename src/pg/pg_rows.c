@@ -16,6 +16,7 @@ static const struct {
     [PG_COL_INT4] = {PG_OID_INT4, 4},
     [PG_COL_INT8] = {PG_OID_INT8, 8},
     [PG_COL_NUMERIC] = {PG_OID_NUMERIC, -1},
+    [PG_COL_BYTEA] = {PG_OID_BYTEA, -1},
 };
 
 void pg_put_row_description(struct pgbuf *b, const struct pg_col *cols,

@@ -13,6 +13,7 @@ enum pg_col_type {
     PG_COL_INT4,
     PG_COL_INT8,
     PG_COL_NUMERIC,
+    PG_COL_BYTEA, /* nulls only */
 };
 
 struct pg_col {
