@@ -94,7 +94,8 @@ int quic_listeners_open(struct quic_listeners **out, const struct conf *c,
     q->fds = mem_new_array((size_t)n_workers * ADDRESSES_MAX, sizeof *q->fds);
     q->worker = mem_new_array((size_t)n_workers, sizeof *q->worker);
     q->limits = limits_of(c);
-    int rc = quic_shared_new(&q->shared, e);
+    int rc = quic_shared_new(
+        &q->shared, or_else(c->quic_tls_key_file, c->client_tls_key_file), e);
     if (rc == 0)
         rc = load_tls(q, c, &q->tls, e);
     if (rc == 0)

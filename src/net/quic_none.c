@@ -21,7 +21,8 @@ const char *quic_version(void)
     return "none";
 }
 
-int quic_shared_new(struct quic_shared **out, struct err *e)
+int quic_shared_new(struct quic_shared **out, const char *key_file,
+                    struct err *e)
 {
     return refuse(e);
 }

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: ISC
  * Copyright (c) 2026 The pgbraid authors */
+#include <errno.h>
+#include <openssl/evp.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/rand.h"
 #include "net/quic_impl.h"
 
-enum { SECRET_BYTES = 32 };
+enum { SECRET_BYTES = 32, KEY_FILE_MAX = 16384 };
 
 struct host_entry {
     UT_hash_handle hh;
@@ -21,15 +24,53 @@ struct quic_shared {
     struct host_entry *hosts;
 };
 
-int quic_shared_new(struct quic_shared **out, struct err *e)
+/* SHA-512 of a word and the key, for one use each. */
+static void derive(const char *use, const uint8_t *key, size_t n, uint8_t *out,
+                   size_t out_n)
+{
+    uint8_t hash[64];
+    unsigned hash_n = sizeof hash;
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    must(md && EVP_DigestInit_ex(md, EVP_sha512(), NULL) &&
+         EVP_DigestUpdate(md, use, strlen(use)) &&
+         EVP_DigestUpdate(md, key, n) && EVP_DigestFinal_ex(md, hash, &hash_n));
+    EVP_MD_CTX_free(md);
+    must(out_n <= sizeof hash);
+    memcpy(out, hash, out_n);
+    mem_wipe(hash, sizeof hash);
+}
+
+static int read_key(const char *file, uint8_t *p, size_t *n, struct err *e)
+{
+    FILE *f = fopen(file, "re");
+    if (!f)
+        return err_set(e, ERR_CONF, "%.200s: %s", file, strerror(errno));
+    *n = fread(p, 1, *n, f);
+    fclose(f);
+    return *n ? 0 : err_set(e, ERR_CONF, "%.200s is empty", file);
+}
+
+int quic_shared_new(struct quic_shared **out, const char *key_file,
+                    struct err *e)
 {
     struct quic_shared *s = mem_new(sizeof *s);
+    uint8_t key[KEY_FILE_MAX];
+    size_t n = sizeof key;
+    bool has_key = key_file && *key_file;
     int rc = quic_tls_make_ticket_key(&s->ticket_key, e);
+    rand_bytes(s->secret, sizeof s->secret);
+    if (rc == 0 && has_key)
+        rc = read_key(key_file, key, &n, e);
     if (rc) {
         free(s);
         return rc;
     }
-    rand_bytes(s->secret, sizeof s->secret);
+    if (has_key) {
+        derive("pgbraid quic secret", key, n, s->secret, sizeof s->secret);
+        derive("pgbraid quic tickets", key, n, s->ticket_key.p,
+               s->ticket_key.n);
+        mem_wipe(key, n);
+    }
     must(pthread_mutex_init(&s->lock, NULL) == 0);
     *out = s;
     return 0;

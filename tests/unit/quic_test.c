@@ -1157,7 +1157,7 @@ static int make_all(void **state)
     limit_timer.on_fire = on_limit;
     look.run = on_look;
     list_init(&look.node);
-    return quic_shared_new(&shared, &e);
+    return quic_shared_new(&shared, server_cert.key_file, &e);
 }
 
 static int remove_all(void **state)
