@@ -105,11 +105,20 @@ static void up_eof(struct stream *s)
 
 static void ask(struct tunnel *t);
 
+/* The client has sent one packet, as far as we know without effect: it may be
+ * sent again. */
+static bool has_only_begun(const struct tunnel *t)
+{
+    return t->start_n >= 8 && pg_get_u32(t->start) == t->start_n &&
+           pg_get_u32(t->start + 4) != PG_CANCEL_REQUEST_CODE;
+}
+
 static void up_error(struct stream *s, const struct err *e)
 {
     struct tunnel *t = s->owner;
     char text[ERROR_MAX];
-    bool again = t->start && !t->has_retried && e->code == ERR_SHUTDOWN;
+    bool again = t->start && !t->has_retried &&
+                 (e->code == ERR_SHUTDOWN || has_only_begun(t));
     stream_close(s);
     t->up = NULL;
     if (again) {
