@@ -222,6 +222,16 @@ static const char *some_stmt(struct driver *d)
     return chance(35) || !d->has_statements ? "" : stmt_name();
 }
 
+/* Whoever goes on in COPY with something else loses its session. */
+static void gen_execute(struct driver *d, const char *portal, uint32_t rows)
+{
+    for (const struct backend_portal *p = d->direct.portals; p; p = p->next)
+        if (!strcmp(p->name, portal) && !strncmp(p->sql.p, "COPYIN", 6))
+            return;
+    pg_put_execute(&msg, slice_str(portal), rows);
+    emit(d);
+}
+
 static const char *some_portal(void)
 {
     return chance(80) ? "" : chance(50) ? "p1" : "p2";
@@ -235,8 +245,7 @@ static void gen_one_extended(struct driver *d)
     } else if (dice < 50) {
         gen_bind(d, some_portal(), some_stmt(d));
     } else if (dice < 70) {
-        pg_put_execute(&msg, slice_str(some_portal()), chance(30) ? 1 : 0);
-        emit(d);
+        gen_execute(d, some_portal(), chance(30) ? 1 : 0);
     } else if (dice < 78) {
         const char *name = some_stmt(d);
         if ((!*name && has_big_unnamed(d)) || is_like_ours(d, name) ||
@@ -290,8 +299,7 @@ static void gen_usual(struct driver *d)
         pg_put_describe(&msg, PG_TARGET_PORTAL, slice_of("", 0));
         emit(d);
     }
-    pg_put_execute(&msg, slice_of("", 0), 0);
-    emit(d);
+    gen_execute(d, "", 0);
     pg_put_sync(&msg);
     emit(d);
 }

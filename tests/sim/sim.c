@@ -282,9 +282,11 @@ static void driver_end(struct driver *d)
 
 static void describe_client(const struct driver *d)
 {
-    const struct stream *st = conn_stream(d->k);
-    if (!st)
+    const struct stream *st = d->k ? conn_stream(d->k) : NULL;
+    if (!st) {
+        fprintf(stderr, "gone\n");
         return;
+    }
     const struct client *c = st->owner;
     fprintf(stderr,
             "client: state %d, stalled %d, holds %u, pending %zu, paused %d, "
@@ -306,6 +308,40 @@ static void describe_client(const struct driver *d)
             s->is_unnamed_sure, s->unnamed_epoch, s->track.epoch);
 }
 
+static void describe_pools(void)
+{
+    fprintf(stderr, "pool_size %d, reserve %d, max_db %d, max_user %d\n",
+            w.pool_size, w.reserve, w.max_db, w.max_user);
+    for (struct pool_rec *r = w.shared->pool_list; r; r = r->next) {
+        fprintf(stderr, "%s/%s: %d servers, demand %d;", r->db->name,
+                r->user->name, r->n_servers, r->demand);
+        for (int i = 0; i < w.n_shards; i++) {
+            const struct pool *p = r->pool[i];
+            if (p)
+                fprintf(stderr,
+                        " shard %d: waiting %d, active %d, idle %d, login %d, "
+                        "tested %d, canceled %d;",
+                        i, p->n_waiting, p->n_servers[SERVER_ACTIVE],
+                        p->n_servers[SERVER_IDLE], p->n_servers[SERVER_LOGIN],
+                        p->n_servers[SERVER_TESTED],
+                        p->n_servers[SERVER_CANCELED]);
+        }
+        fputc('\n', stderr);
+    }
+    list_for(n, &w.drivers)
+    {
+        const struct driver *d = list_entry(n, struct driver, node);
+        fprintf(stderr,
+                "client %d kind %d got %llu of %llu, to send %zu, "
+                "batches %d, since %llu: ",
+                d->mark, d->kind, (unsigned long long)d->n_got,
+                (unsigned long long)d->direct.n_flushed, d->send.n,
+                d->batches_left,
+                (unsigned long long)(w.step - d->progress_step));
+        describe_client(d);
+    }
+}
+
 static void drivers_step(void)
 {
     list_for_safe(n, &w.drivers)
@@ -316,7 +352,7 @@ static void drivers_step(void)
             d->n_asked > d->n_answered && chance(3))
             send_cancel(d);
         if (driver_is_stuck(d, w.step))
-            describe_client(d);
+            describe_pools();
         if (driver_is_stuck(d, w.step))
             sim_fail("client %d is stuck (kind %d, got %llu of %llu, "
                      "expects %zu bytes, asked %d answered %d): %s",
