@@ -161,6 +161,7 @@ struct server {
     uint32_t unnamed_seq;   /* that client's, at that time */
     uint32_t unnamed_epoch; /* of the request that made it so */
     bool is_unnamed_sure;   /* that request was answered */
+    uint32_t n_unnamed;     /* requests of its client that change it, pending */
     uint32_t n_cancels;     /* CancelRequests on their way to this server */
     uint32_t pid;
     uint16_t key_n;

@@ -79,6 +79,7 @@ static int64_t own_oldest(const struct pool *p)
         ->wait_us;
 }
 
+/* True when s is gone, to the worker or for good. */
 static bool move_server(struct server *s, int to)
 {
     struct pool *p = s->pool;
@@ -86,8 +87,10 @@ static bool move_server(struct server *s, int to)
     if (!demand_take(p->rec, to))
         return false;
     if (stream_detach(s->stream)) {
+        /* Its place is given up instead, and the asker opens its own. */
         demand_add(p->rec, to, 1);
-        return false;
+        server_close(s, "idle here, wanted by a worker that it cannot move to");
+        return true;
     }
     server_set_state(s, SERVER_CLOSED); /* out of this pool's lists */
     pool_publish(p);

@@ -345,6 +345,7 @@ static void push_unnamed(struct client *c, struct server *s,
         return;
     }
     /* c->unnamed's reference went into the entry. */
+    s->n_unnamed++;
     note_unnamed(c, s);
     if (!s->is_unnamed_sure)
         s->unnamed_epoch = epoch; /* a Query counts as the end of its own */
@@ -376,6 +377,7 @@ static void settle_unnamed(struct client *c, struct server *s,
 {
     struct statement *was = e->tag;
     bool is_ours = e->flags & TRACK_OURS;
+    s->n_unnamed -= !is_ours;
     if (!c) {
         statement_unref(was);
         return;
@@ -820,7 +822,7 @@ enum step prepared_close(struct client *c, struct outv *o, struct message_in *m)
 void prepared_push_query(struct client *c, struct server *s)
 {
     bool expected;
-    if (c->unnamed) {
+    if (c->unnamed || s->n_unnamed) {
         push_unnamed(c, s, TRACK_QUERY, TRACK_BARRIER, NULL);
         return;
     }
