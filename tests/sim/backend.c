@@ -136,6 +136,15 @@ static void say_notice(struct backend *b, const char *what)
     flush(b);
 }
 
+static void say_fatal(struct backend *b, const char *code, const char *what)
+{
+    struct pgbuf m = message();
+    pg_put_error(&m, "FATAL", code, what);
+    say(b, &m);
+    flush(b);
+    b->is_ended = true;
+}
+
 static void say_setting(struct backend *b, int i)
 {
     struct pgbuf m = message();
@@ -413,11 +422,7 @@ static enum result run(struct backend *b, const struct text *t, bool in_many)
         return PAUSED;
     }
     if (starts(t, "FATAL")) {
-        struct pgbuf m = message();
-        pg_put_error(&m, "FATAL", "57P01", "terminating connection");
-        say(b, &m);
-        flush(b);
-        b->is_ended = true;
+        say_fatal(b, "57P01", "terminating connection");
         return PAUSED;
     }
     if (starts(t, "NOTICE"))
@@ -628,7 +633,10 @@ static void bind_message(struct backend *b, struct slice body)
         struct slice v = pgread_bytes(&r, (size_t)MAX(n, 0));
         arg = text_of(v.p, v.n);
     }
-    must(!r.bad);
+    if (r.bad) {
+        fail(b, "08P01", "invalid Bind message");
+        return;
+    }
     const struct backend_stmt *s = stmt_or_error(b, name);
     if (!s)
         return;
@@ -800,6 +808,7 @@ static void copy_message(struct backend *b, char type, struct slice body)
     default:
         snprintf(text, sizeof text, "unexpected message type 0x%02X", type);
         fail(b, "08P01", text);
+        say_fatal(b, "08P01", "protocol synchronization was lost");
         return;
     }
 }

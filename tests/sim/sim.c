@@ -272,14 +272,6 @@ static void send_cancel(struct driver *d)
     w.n_cancels++;
 }
 
-static void driver_end(struct driver *d)
-{
-    w.n_messages += d->n_messages;
-    w.n_drivers--;
-    list_remove(&d->node);
-    driver_free(d);
-}
-
 static void describe_client(const struct driver *d)
 {
     const struct stream *st = d->k ? conn_stream(d->k) : NULL;
@@ -320,10 +312,10 @@ static void describe_pools(void)
             if (p)
                 fprintf(stderr,
                         " shard %d: waiting %d, active %d, idle %d, login %d, "
-                        "tested %d, canceled %d;",
+                        "used %d, tested %d, canceled %d;",
                         i, p->n_waiting, p->n_servers[SERVER_ACTIVE],
                         p->n_servers[SERVER_IDLE], p->n_servers[SERVER_LOGIN],
-                        p->n_servers[SERVER_TESTED],
+                        p->n_servers[SERVER_USED], p->n_servers[SERVER_TESTED],
                         p->n_servers[SERVER_CANCELED]);
         }
         fputc('\n', stderr);
@@ -340,6 +332,14 @@ static void describe_pools(void)
                 (unsigned long long)(w.step - d->progress_step));
         describe_client(d);
     }
+}
+
+static void driver_end(struct driver *d)
+{
+    w.n_messages += d->n_messages;
+    w.n_drivers--;
+    list_remove(&d->node);
+    driver_free(d);
 }
 
 static void drivers_step(void)
@@ -506,6 +506,8 @@ static void check_settled(void)
         }
         if (demand != r->demand)
             sim_fail("demand %d is not the sum %d", r->demand, demand);
+        if (x.waiting && (x.idle || (!x.coming && may_open(r))))
+            describe_pools();
         if (x.waiting && x.idle)
             sim_fail("%d wait while %d servers are idle", x.waiting, x.idle);
         if (x.waiting && !x.coming && may_open(r))
