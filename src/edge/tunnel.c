@@ -20,6 +20,7 @@ enum {
     START_MAX = 65536,
     START_LIMIT_US = 60 * 1000000, /* for the client to say something */
     ERROR_MAX = 1024,
+    RETRIES_MAX = 8, /* each dead connection may be met once */
 };
 
 enum tunnel_state { TUNNEL_START, TUNNEL_ASK, TUNNEL_OPEN };
@@ -33,7 +34,7 @@ struct tunnel {
     struct timer timer;
     char *start; /* what the client began with; NULL: not kept any more */
     size_t start_n, start_cap;
-    bool has_retried;
+    unsigned n_retries;
     bool local_ended, up_ended;
 };
 
@@ -117,12 +118,12 @@ static void up_error(struct stream *s, const struct err *e)
 {
     struct tunnel *t = s->owner;
     char text[ERROR_MAX];
-    bool again = t->start && !t->has_retried &&
+    bool again = t->start && t->n_retries < RETRIES_MAX &&
                  (e->code == ERR_SHUTDOWN || has_only_begun(t));
     stream_close(s);
     t->up = NULL;
     if (again) {
-        t->has_retried = true;
+        t->n_retries++;
         ask(t);
         return;
     }
