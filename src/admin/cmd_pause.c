@@ -243,7 +243,12 @@ void cmd_reconnect(struct job *j)
     if (database(j) && !find_database(j, "reconnect"))
         return;
     log_command(j);
-    atomic_fetch_add(&j->shared->server_epoch, 1);
+    struct db_rec *db =
+        database(j) ? shared_find_db(j->shared, slice_str(j->arg)) : NULL;
+    if (db)
+        atomic_fetch_add(&db->server_epoch, 1);
+    else if (!database(j))
+        atomic_fetch_add(&j->shared->server_epoch, 1);
     job_gather(j, reconnect, job_done);
 }
 

@@ -163,11 +163,50 @@ struct cancel {
     struct server *server; /* counted in its n_cancels while on the way */
     struct stream *stream;
     uint64_t client; /* whose query it is for */
-    int from;
+    int from;        /* worker of the requester; -1: nobody waits */
     uint64_t requester;
     int64_t start_us;
     enum cancel_step step;
+    /* What is known of the server, which may be gone by then. */
+    struct addr at;
+    char *host_name;
+    bool has_tls;
+    bool is_abandoned; /* the server was closed with its query running */
+    uint32_t pid;
+    uint16_t key_n;
+    uint8_t key[PG_CANCEL_KEY_MAX];
 };
+
+static struct cancel *cancel_new(struct server *s)
+{
+    struct cancel *k = mem_new(sizeof *k);
+    k->pool = s->pool;
+    k->start_us = shard_now(s->pool->shard);
+    k->at = s->at;
+    k->host_name = s->host_name ? mem_strdup(s->host_name) : NULL;
+    k->has_tls = stream_tls(s->stream) != NULL;
+    k->pid = s->pid;
+    k->key_n = s->key_n;
+    memcpy(k->key, s->key, s->key_n);
+    k->from = -1;
+    list_init(&k->node);
+    list_push_back(&s->pool->cancels, &k->node);
+    return k;
+}
+
+/* Off its list; memory goes at the end of the turn. */
+static void cancel_free(struct cancel *k)
+{
+    struct shard *sh = k->pool->shard;
+    if (k->stream)
+        stream_close(k->stream);
+    list_remove(&k->node);
+    free(k->host_name);
+    mem_wipe(k->key, sizeof k->key);
+    if (k->from >= 0)
+        cancel_tell_requester(sh, k->from, k->requester);
+    loop_free_later(sh->loop, k);
+}
 
 static void start_queued(struct pool *p);
 
@@ -175,23 +214,20 @@ static void finish(struct cancel *k)
 {
     struct pool *p = k->pool;
     struct server *s = k->server;
-    struct shard *sh = p->shard;
-    if (k->step != CANCEL_QUEUED)
+    bool was_counted = k->step != CANCEL_QUEUED;
+    if (was_counted)
         p->n_cancels--;
-    if (k->stream)
-        stream_close(k->stream);
-    list_remove(&k->node);
-    cancel_tell_requester(sh, k->from, k->requester);
-    if (s && k->step != CANCEL_QUEUED && --s->n_cancels == 0 &&
-        s->state == SERVER_CANCELED)
+    cancel_free(k);
+    if (s && was_counted && --s->n_cancels == 0 && s->state == SERVER_CANCELED)
         pool_give_server(s);
-    loop_free_later(sh->loop, k);
     start_queued(p);
 }
 
 static bool still_holds(const struct cancel *k)
 {
     const struct server *s = k->server;
+    if (k->is_abandoned)
+        return true;
     return s && s->client && s->client->id == k->client && s->job == JOB_NONE &&
            !pg_track_is_idle(&s->track);
 }
@@ -204,7 +240,7 @@ static void deliver(struct cancel *k)
         return;
     }
     pgbuf_reset(b);
-    pg_put_cancel_request(b, k->server->pid, k->server->key, k->server->key_n);
+    pg_put_cancel_request(b, k->pid, k->key, k->key_n);
     (void)stream_write(k->stream, b->p, b->n);
     pgbuf_wipe(b);
     k->step = CANCEL_SENT;
@@ -214,8 +250,7 @@ static void on_open(struct stream *st)
 {
     struct cancel *k = st->owner;
     struct pgbuf *b = &k->pool->shard->text;
-    bool with_tls =
-        k->server && stream_tls(k->server->stream) && k->step == CANCEL_CONNECT;
+    bool with_tls = k->has_tls && k->step == CANCEL_CONNECT;
     if (!with_tls) {
         deliver(k);
         return;
@@ -237,13 +272,13 @@ static void on_data(struct stream *st, const char *p, size_t n)
     }
     struct tls_ctx *ctx;
     struct err e;
-    if (!k->server || pool_server_tls(k->pool, &ctx, &e)) {
+    if (pool_server_tls(k->pool, &ctx, &e)) {
         finish(k);
         return;
     }
     k->step = CANCEL_TLS;
-    k->stream = tls_connect(k->stream, ctx, k->server->host_name,
-                            TLS_ALPN_POSTGRESQL, &cancel_handler, k);
+    k->stream = tls_connect(k->stream, ctx, k->host_name, TLS_ALPN_POSTGRESQL,
+                            &cancel_handler, k);
 }
 
 static void on_eof(struct stream *st)
@@ -278,9 +313,10 @@ static void start(struct cancel *k)
     struct err e;
     k->step = CANCEL_CONNECT;
     k->pool->n_cancels++;
-    k->server->n_cancels++;
-    k->stream = sock_connect(k->pool->shard->loop, &k->server->at, &o,
-                             &cancel_handler, k, &e);
+    if (k->server)
+        k->server->n_cancels++;
+    k->stream =
+        sock_connect(k->pool->shard->loop, &k->at, &o, &cancel_handler, k, &e);
     if (!k->stream) {
         log_warning("cancel request could not be delivered: %s", e.text);
         finish(k);
@@ -296,14 +332,19 @@ static void start_queued(struct pool *p)
             continue;
         if (p->n_cancels >= max_cancels(p))
             return;
-        if (still_holds(k)) {
+        if (still_holds(k))
             start(k);
-            continue;
-        }
-        list_remove(&k->node);
-        cancel_tell_requester(p->shard, k->from, k->requester);
-        loop_free_later(p->shard->loop, k);
+        else
+            cancel_free(k);
     }
+}
+
+void cancel_abandoned(struct server *s)
+{
+    if (!s->key_n)
+        return;
+    cancel_new(s)->is_abandoned = true;
+    start_queued(s->pool);
 }
 
 void cancel_server_gone(struct server *s)
@@ -338,10 +379,8 @@ void cancel_stop(struct pool *p)
     list_for_safe(n, &p->cancels)
     {
         struct cancel *k = list_entry(n, struct cancel, node);
-        if (k->stream)
-            stream_close(k->stream);
-        list_remove(&k->node);
-        free(k);
+        k->from = -1;
+        cancel_free(k);
     }
 }
 
@@ -381,15 +420,11 @@ static void deliver_to(struct client *c, const struct note *m)
         cancel_tell_requester(sh, m->from, m->requester);
         return;
     }
-    k = mem_new(sizeof *k);
-    k->pool = s->pool;
+    k = cancel_new(s);
     k->server = s;
     k->client = c->id;
     k->from = m->from;
     k->requester = m->requester;
-    k->start_us = shard_now(sh);
-    list_init(&k->node);
-    list_push_back(&s->pool->cancels, &k->node);
     start_queued(s->pool);
 }
 

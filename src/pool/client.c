@@ -112,9 +112,18 @@ static void on_eof(struct stream *st)
         client_finish(c, "client unexpected eof");
 }
 
+/* A reset of a stream among many is meant for its query; a socket that breaks
+ * is like the end of its input: PostgreSQL carries on with what it has. */
 static void on_error(struct stream *st, const struct err *e)
 {
-    client_drop(st->owner, "client connection: %s", e->text);
+    struct client *c = st->owner;
+    char why[ERR_TEXT_MAX];
+    snprintf(why, sizeof why, "client connection: %.300s", e->text);
+    c->is_gone = true;
+    if (st->kind == STREAM_QUIC)
+        client_drop(c, "%s", why);
+    else
+        client_finish(c, why);
 }
 
 static void on_open(struct stream *st)
@@ -163,6 +172,7 @@ static bool server_is_clean(const struct client *c, const struct server *s)
 static void settle_all(struct client *c, struct server *s)
 {
     struct track_entry e;
+    s->was_running = s->track.count > 0;
     while (pg_track_drain(&s->track, &e))
         prepared_settle(c, s, &e, OUTCOME_SKIPPED);
 }
@@ -176,6 +186,7 @@ static void give_server_back(struct client *c)
     bool runs_job = s->job != JOB_NONE;
     bool ended_here = s->pool->mode == CONF_POOL_SESSION ||
                       c->shard->conf->server_reset_query_always;
+    bool in_progress = s->track.count > 0 || s->track.tx == PG_TX_IDLE;
     if (!is_clean && !runs_job)
         settle_all(c, s);
     c->server = NULL;
@@ -189,7 +200,9 @@ static void give_server_back(struct client *c)
     } else if (s->is_replication) {
         server_close(s, "replication client was closed");
     } else if (!is_clean) {
-        server_close(s, "client disconnected with queries in progress");
+        server_close(s, "client disconnected %s",
+                     in_progress ? "with queries in progress"
+                                 : "in a transaction");
     } else {
         s->needs_reset = s->needs_reset || ended_here;
         stream_resume(s->stream);

@@ -93,6 +93,7 @@ struct client {
     bool is_registered;  /* counted in db, user and shared */
     bool wants_close;    /* after what it sent is answered */
     bool is_notified;    /* query_wait_notify was sent */
+    bool is_gone;        /* its connection broke; what it asked for goes on */
     bool is_skipping;    /* its batch was canceled: up to the next Sync */
     uint8_t key_n;
     uint8_t key[CANCEL_KEY_MAX]; /* pid and key */
@@ -146,6 +147,9 @@ struct server {
     uint8_t body_mode; /* enum body_mode */
     uint8_t job;       /* enum server_job */
     bool job_failed, job_ended;
+    bool is_broken;         /* the connection ended from the other side */
+    bool was_used;          /* a client had it */
+    bool was_running;       /* a query, when its client went away */
     bool said_fatal;        /* FATAL was passed on: nothing more need be said */
     bool needs_close;       /* once it is released */
     bool is_other_user;     /* SET SESSION AUTHORIZATION is in force */
@@ -167,7 +171,7 @@ struct server {
     uint16_t key_n;
     uint8_t key[PG_CANCEL_KEY_MAX];
     uint64_t id;
-    unsigned epoch;              /* shared.server_epoch when it was opened */
+    unsigned epoch;              /* pool_epoch() when it was opened */
     uint64_t replication_client; /* whose it is, while it logs in */
     int64_t connect_us;
     int64_t request_us; /* linked since, or last used */
@@ -355,6 +359,7 @@ void server_login_data(struct server *s, const char *p, size_t n);
 void server_login_lost(struct server *s, const struct err *e);
 void server_login_fail(struct server *s, const char *sqlstate,
                        const char *text);
+void server_login_done(struct server *s);
 void server_login_free(struct server *s);
 
 /* server_mptcp.c: whether mptcp= of its line asks for MPTCP; whether the
@@ -494,6 +499,8 @@ void pool_server_came(struct pool *p, const struct pg_params *welcome);
 NODISCARD int pool_server_tls(struct pool *p, struct tls_ctx **out,
                               struct err *e);
 struct budget_limits pool_limits(const struct pool *p, bool with_reserve);
+/* Servers opened under another epoch are to be replaced. */
+unsigned pool_epoch(const struct pool *p);
 bool pool_is_paused(const struct pool *p);
 int pool_count_servers(const struct pool *p);
 void pool_publish(struct pool *p);
@@ -515,6 +522,10 @@ void cancel_register(struct client *c);
 void cancel_unregister(struct client *c);
 /* c sent a CancelRequest. */
 void cancel_request(struct client *c, uint32_t pid, struct slice key);
+/* s is about to be closed with a query running: PostgreSQL is asked to end it,
+ * which it would not notice before the query's end. */
+void cancel_abandoned(struct server *s);
+
 /* s is closed: requests for it have nothing to wait for. */
 void cancel_server_gone(struct server *s);
 void cancel_expire(struct pool *p);

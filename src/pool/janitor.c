@@ -79,8 +79,7 @@ static void check_login_waiting(struct pool *p)
 /* RECONNECT, or a reload that changed where it should be connected. */
 static bool is_to_go(const struct server *s)
 {
-    return s->needs_close ||
-           s->epoch != atomic_load(&s->pool->shard->shared->server_epoch);
+    return s->needs_close || s->epoch != pool_epoch(s->pool);
 }
 
 /* Although somebody uses it: replication would never end by itself, and
@@ -99,7 +98,7 @@ static void check_active(struct server *s, int64_t now)
     const struct conf *conf = s->pool->shard->conf;
     struct client *c = s->client;
     const struct conf_user *u = s->pool->cuser;
-    if (s->needs_close && must_go_now(s)) {
+    if (is_to_go(s) && must_go_now(s)) {
         server_close(s, "database configuration changed");
         return;
     }

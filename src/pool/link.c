@@ -57,6 +57,7 @@ void link_attach(struct client *c, struct server *s)
     must(!c->server && !s->client);
     c->server = s;
     s->client = c;
+    s->was_used = true;
     server_set_state(s, SERVER_ACTIVE);
     c->pool->stats.server_assignment_count++;
     s->request_us = shard_now(c->shard);

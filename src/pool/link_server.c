@@ -328,7 +328,7 @@ static void after_replies(struct server *s)
             return;
         c = s->client;
     }
-    if (c && c->wants_close && !link_will_answer(c)) {
+    if (c && c->wants_close && (!link_will_answer(c) || c->is_gone)) {
         client_drop(c, "client close request");
         return;
     }

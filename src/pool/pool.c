@@ -107,6 +107,14 @@ void pool_free(struct pool *p)
     free(p);
 }
 
+unsigned pool_epoch(const struct pool *p)
+{
+    return atomic_load_explicit(&p->shard->shared->server_epoch,
+                                memory_order_relaxed) +
+           atomic_load_explicit(&p->rec->db->server_epoch,
+                                memory_order_relaxed);
+}
+
 bool pool_is_paused(const struct pool *p)
 {
     return atomic_load_explicit(&p->rec->db->is_paused, memory_order_relaxed) ||
@@ -275,7 +283,7 @@ static bool may_use_reserve(const struct pool *p)
 {
     const struct conf *conf = p->shard->conf;
     const struct list *first = p->waiting.next;
-    if (list_empty(&p->waiting) ||
+    if (list_empty(&p->waiting) || conf->reserve_pool_timeout_us <= 0 ||
         conf_reserve_pool_size(conf, p->cdb, p->cuser) <= 0)
         return false;
     const struct client *c =
@@ -393,7 +401,8 @@ void pool_budget_freed(struct shard *sh)
 static bool is_too_old(const struct server *s)
 {
     int64_t life = conf_server_lifetime_us(s->pool->shard->conf, s->pool->cdb);
-    return life > 0 && shard_now(s->pool->shard) - s->connect_us >= life;
+    return life > 0 ? shard_now(s->pool->shard) - s->connect_us >= life
+                    : s->was_used; /* 0: good for one use */
 }
 
 static bool wants_reset(const struct server *s)
@@ -415,9 +424,7 @@ void pool_give_server(struct server *s)
         server_close(s, "session authorization was changed");
         return;
     }
-    if (s->needs_close ||
-        s->epoch != atomic_load_explicit(&p->shard->shared->server_epoch,
-                                         memory_order_relaxed)) {
+    if (s->needs_close || s->epoch != pool_epoch(p)) {
         server_close(s, "close_needed");
         return;
     }

@@ -97,13 +97,22 @@ static void on_drain(struct stream *st)
         client_update_flow(s->client);
 }
 
+static void broke(struct server *s, const char *how)
+{
+    char name[SERVER_NAME_MAX];
+    s->is_broken = true;
+    if (!s->said_fatal)
+        log_warning("%s server conn crashed? (%s)", server_name(s, name), how);
+    server_close(s, "server conn crashed?");
+}
+
 static void on_eof(struct stream *st)
 {
     struct server *s = st->owner;
     if (s->login)
         server_login_fail(s, "08006", "server closed the connection");
     else
-        server_close(s, "server conn crashed?");
+        broke(s, "closed by the server");
 }
 
 static void on_error(struct stream *st, const struct err *e)
@@ -112,7 +121,7 @@ static void on_error(struct stream *st, const struct err *e)
     if (s->login)
         server_login_lost(s, e);
     else
-        server_close(s, "server conn crashed? (%s)", e->text);
+        broke(s, e->text);
 }
 
 static void on_open(struct stream *st)
@@ -147,7 +156,7 @@ void server_open(struct pool *p, const struct client *for_replication)
     s->state = SERVER_STATES;
     s->is_replication = for_replication != NULL;
     s->replication_client = for_replication ? for_replication->id : 0;
-    s->epoch = atomic_load(&sh->shared->server_epoch);
+    s->epoch = pool_epoch(p);
     s->id = ++sh->shared->last_server_id;
     s->connect_us = s->request_us = shard_now(sh);
     s->params = pg_params_empty();
@@ -208,12 +217,16 @@ void server_close(struct server *s, const char *fmt, ...)
                  why, (long long)((shard_now(sh) - s->connect_us) / 1000000));
     struct client *c = s->client;
     bool is_clean = !s->login && pg_track_is_idle(&s->track);
+    bool is_running =
+        !s->login && !s->is_broken && (s->track.count > 0 || s->was_running);
     drain_track(c, s);
     server_set_state(s, SERVER_CLOSED);
     if (c) {
         c->server = NULL;
         s->client = NULL;
     }
+    if (is_running && !s->is_replication && shard_loop_now(sh))
+        cancel_abandoned(s);
     server_login_free(s);
     if (s->stream) {
         static const char terminate[] = {'X', 0, 0, 0, 4};
@@ -291,6 +304,22 @@ static void settings_done(struct server *s, struct client *c)
     client_go_on(c);
 }
 
+/* A server that cannot be set up is of no use: as if its login had failed. */
+static void connect_query_done(struct server *s)
+{
+    struct pool *p = s->pool;
+    char why[ERR_TEXT_MAX];
+    if (!s->job_failed) {
+        server_login_done(s);
+        return;
+    }
+    snprintf(why, sizeof why, "connect_query failed: %s",
+             s->job_error ? s->job_error : "");
+    log_warning("pool %s/%s: %s", p->rec->db->name, p->rec->user->name, why);
+    server_close(s, "connect_query failed");
+    pool_server_failed(p, "08P01", why);
+}
+
 void server_job_done(struct server *s)
 {
     enum server_job job = s->job;
@@ -313,8 +342,8 @@ void server_job_done(struct server *s)
                      job == JOB_RESET ? "reset" : "check", s->job_error);
         return;
     }
-    if (job == JOB_CONNECT && s->job_failed) {
-        server_close(s, "connect_query failed: %s", s->job_error);
+    if (job == JOB_CONNECT) {
+        connect_query_done(s);
         return;
     }
     if (job == JOB_RESET)

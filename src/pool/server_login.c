@@ -91,7 +91,11 @@ void server_login_lost(struct server *s, const struct err *e)
         s->stream = NULL;
     }
     if (l->step >= STEP_AUTH || (l->next_at >= l->n_at && !l->hosts_left)) {
-        server_login_fail(s, err_sqlstate(e->code), e->text);
+        char why[ERR_TEXT_MAX];
+        slice_copy(slice_str("database server: "), why, sizeof why);
+        slice_copy(slice_str(e->text), why + strlen(why),
+                   sizeof why - strlen(why));
+        server_login_fail(s, err_sqlstate(e->code), why);
         return;
     }
     log_warning("%s %s; trying the next address", server_name(s, name),
@@ -417,6 +421,14 @@ static void key_message(struct server *s, struct slice body)
     s->key_n = (uint16_t)key.n;
 }
 
+/* Logged in, and connect_query was run if there is one. */
+void server_login_done(struct server *s)
+{
+    pool_server_came(s->pool, s->params);
+    if (s->state != SERVER_CLOSED)
+        pool_give_server(s);
+}
+
 static void finish(struct server *s)
 {
     struct pool *p = s->pool;
@@ -434,15 +446,12 @@ static void finish(struct server *s)
             server_close(s, "replication client was closed");
         return;
     }
-    pool_server_came(p, s->params);
-    if (s->state == SERVER_CLOSED)
-        return;
     s->request_us = shard_now(p->shard);
     if (query && *query) {
         server_set_state(s, SERVER_TESTED);
         server_run_job(s, JOB_CONNECT, slice_str(query));
     } else {
-        pool_give_server(s);
+        server_login_done(s);
     }
 }
 

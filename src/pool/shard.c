@@ -14,6 +14,7 @@
 #include "net/tls.h"
 #include "pg/pg_startup.h"
 #include "pool/impl.h"
+#include "pool/suspend.h"
 
 enum { AUTH_CACHE_MAX = 1024, TEXT_MAX = 64 << 20 };
 
@@ -262,7 +263,7 @@ int shard_index(const struct shard *sh)
 
 void shard_resume_all(struct shard *sh)
 {
-    sh->is_suspended = false;
+    shard_end_suspend(sh);
     list_for(n, &sh->pools)
         pool_dispatch_later(list_entry(n, struct pool, node));
 }

@@ -92,7 +92,7 @@ void shard_drain_servers(struct shard *sh, const char *db);
 /* Servers in use by the database (NULL: all), for PAUSE to wait for. */
 int shard_busy_servers(const struct shard *sh, const char *db);
 
-/* Servers older than shared.server_epoch, of the database (NULL: all): closed
+/* Servers of the database (NULL: all): closed
  * now when idle, else once released. */
 void shard_reconnect(struct shard *sh, const char *db);
 

@@ -39,8 +39,9 @@ struct db_rec {
     atomic_int n_clients;
     atomic_int n_pools; /* of all workers */
     atomic_bool is_paused, is_disabled;
-    atomic_bool is_wait_close; /* reserved for WAIT_CLOSE */
-    struct db_rec *next;       /* all of them, newest first */
+    atomic_bool is_wait_close;     /* reserved for WAIT_CLOSE */
+    _Atomic unsigned server_epoch; /* raised by RECONNECT of this one */
+    struct db_rec *next;           /* all of them, newest first */
 };
 
 struct user_rec {
@@ -121,9 +122,10 @@ struct shared {
 
     atomic_int n_clients; /* sessions, logins included */
     _Atomic uint64_t last_client_id, last_server_id;
-    atomic_bool is_paused;         /* PAUSE without a database */
+    atomic_bool is_paused;         /* PAUSE without a database, SUSPEND */
+    atomic_bool is_suspended;      /* which of the two */
     atomic_bool is_shutting_down;  /* no new clients */
-    _Atomic unsigned server_epoch; /* raised by RECONNECT: older ones go */
+    _Atomic unsigned server_epoch; /* raised by RECONNECT of all */
     uint8_t process_key[32];       /* for SCRAM salts */
     int64_t start_wall_us;
 

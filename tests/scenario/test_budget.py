@@ -233,6 +233,7 @@ def test_budget_after_servers_were_killed(make_pooler, transport, cluster):
     p = make_pooler({"default_pool_size": 3}, transport=transport)
     wires = open_many(p, 12)
     for _ in range(5):
+        p.wait_pool(sv_login=0)  # PostgreSQL does not show those by name
         cluster.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                     " WHERE " + OURS)
         p.wait_pool(sv_idle=0, sv_active=0)

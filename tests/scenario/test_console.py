@@ -470,7 +470,7 @@ def test_reconnect_one_database(pooler):
 
 
 @core
-def test_set_takes_effect(make_pooler, transport):
+def test_set_takes_effect(make_pooler, transport, cluster):
     p = make_pooler({"query_timeout": 0}, transport=transport)
     with p.admin() as a:
         a.ok("SET query_timeout = 1")
@@ -480,6 +480,10 @@ def test_set_takes_effect(make_pooler, transport):
     w.send(query("SELECT pg_sleep(20)"))
     assert any(m.type == "E" for m in w.read_to_close(10))
     w.abort()
+    # PostgreSQL is told, else it would sleep on with its connection.
+    procs.wait_for(lambda: cluster.sql(
+        "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND"
+        " query = 'SELECT pg_sleep(20)'") == [["0"]], 10, "the query's end")
 
 
 def test_set_in_several_spellings(pooler):

@@ -323,3 +323,85 @@ def test_client_login_timeout(make_pooler):
     assert w.is_closed(5)
     w.abort()
     p.wait_log("client_login_timeout")
+
+
+# --- the console's other tables and SUSPEND -------------------------------------------
+
+CONNECTIONS = """type user database replication state addr port local_addr
+    local_port connect_time request_time wait wait_us close_needed ptr link
+    remote_pid tls application_name prepared_statements id""".split()
+BUFFERS = """recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail
+    send_avail""".split()
+
+
+def test_show_sockets(make_pooler):
+    p = make_pooler()
+    with p.wire() as busy, p.wire("u_other") as idle:
+        busy.ok("BEGIN")
+        idle.ok("SELECT 1")
+        every, active = p.show("SOCKETS"), p.show("ACTIVE_SOCKETS")
+    assert list(every[0]) == CONNECTIONS + BUFFERS == list(active[0])
+    assert {(r["type"], r["user"]) for r in every} >= {
+        ("C", "u_trust"), ("S", "u_trust"), ("C", "u_other"),
+        ("S", "u_other")}
+    users = {(r["type"], r["user"]) for r in active}
+    assert {("C", "u_trust"), ("S", "u_trust")} <= users
+    assert ("S", "u_other") not in users
+
+
+def test_show_fds(make_pooler):
+    p = make_pooler()
+    with p.wire():
+        rows = p.show("FDS")
+        open_fds = {int(n) for n in os.listdir("/proc/%d/fd" % p.pid)}
+    assert list(rows[0])[:8] == ["fd", "task", "user", "database", "addr",
+                                 "port", "cancel", "link"]
+    assert {"client", "server"} <= {r["task"] for r in rows}
+    assert {int(r["fd"]) for r in rows} <= open_fds
+    assert all(r["password"] is None and r["cancel"] is None for r in rows)
+    with p.admin("stats") as w:
+        assert "admin access needed" in w.query("SHOW FDS").error["M"]
+
+
+def test_show_dns_hosts(make_pooler, cluster):
+    p = make_pooler(databases={"db1": "host=localhost port=%d" %
+                               cluster.port})
+    p.wire().close()
+    rows = {r["hostname"]: r for r in p.show("DNS_HOSTS")}
+    assert "127.0.0.1" in rows["localhost"]["addrs"].split(",")
+    assert 0 <= int(rows["localhost"]["ttl"]) <= 15
+    assert p.show("DNS_ZONES") == []
+
+
+@core
+def test_suspend(make_pooler):
+    p = make_pooler()
+    with p.wire() as w, p.admin() as a:
+        w.ok("SELECT 1")
+        a.ok("SUSPEND")
+        state = {r["key"]: r["value"] for r in a.ok("SHOW STATE").dicts()}
+        assert state == {"active": "no", "paused": "no", "suspended": "yes"}
+        w.send(pgwire.query("SELECT 2"))
+        assert not w.has_data(1)
+        for again in ("SUSPEND", "PAUSE"):
+            assert "already suspended" in a.query(again).error["M"]
+        a.ok("RESUME")
+        assert w.read_ready().value() == "2"
+        assert p.show("STATE")[0]["value"] == "yes"
+
+
+def test_suspend_timeout(make_pooler):
+    """A client that does not read its reply is given up."""
+    p = make_pooler({"suspend_timeout": 1})
+    w = p.wire()
+    w.send(pgwire.query("SELECT repeat('x', 1000) FROM"
+                        " generate_series(1, 100000)"))
+    time.sleep(1)
+    start = time.monotonic()
+    p.console("SUSPEND")
+    assert 0.5 < time.monotonic() - start < 10
+    p.wait_log("suspend_timeout")
+    p.console("RESUME")
+    w.abort()
+    with p.wire() as other:
+        assert other.value("SELECT 1") == "1"

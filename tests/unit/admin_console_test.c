@@ -20,6 +20,7 @@
 #include "pg/pg_read.h"
 #include "pool/shard_dns.h"
 #include "pool/shared.h"
+#include "pool/suspend.h"
 #include "worker/team.h"
 
 enum { SHARDS = 2, NOW_US = 1000000000 };
@@ -174,6 +175,15 @@ void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg)
     };
 
     cb(arg, &v);
+}
+
+void shard_suspend(struct shard *sh)
+{
+}
+
+int shard_suspend_left(struct shard *sh, bool must_end)
+{
+    return must_end ? 0 : sh->busy;
 }
 
 void shard_each_dns(struct shard *sh, resolve_entry_cb cb, void *arg)
@@ -531,6 +541,30 @@ static void pause_is_canceled(void **state)
     expect("TDCZ", NULL);
 }
 
+static void suspend_waits(void **state)
+{
+    shards[1].busy = 1;
+    query("SUSPEND");
+    expect("", NULL);
+    query("show state");
+    go_on();
+    expect("", NULL);
+    shards[1].busy = 0;
+    go_on();
+    expect("CZTDCZ", "SUSPEND");
+    query_gives("pause", "EZ", "already suspended/paused");
+    query_gives("suspend", "EZ", "already suspended/paused");
+    query_gives("RESUME", "CZ", "RESUME");
+    query_gives("pause db1", "CZ", "PAUSE");
+    query_gives("suspend", "EZ", "cannot suspend with paused databases");
+    query_gives("resume", "CZ", "RESUME");
+    shards[1].busy = 1;
+    query("SUSPEND");
+    admin_console.cancel(&client);
+    expect("EZ", "57014");
+    assert_false(atomic_load(&shared->is_paused));
+}
+
 static void wait_close_is_canceled(void **state)
 {
     shards[0].busy = 1;
@@ -861,6 +895,7 @@ int main(void)
         TEST(too_much_waits),
         TEST(backlog),
         TEST(pause_is_canceled),
+        TEST(suspend_waits),
         TEST(wait_close_is_canceled),
         TEST(pieces),
         TEST(extended),

@@ -137,7 +137,7 @@ static void test_mistakes(void **state)
     bad("[pgbouncer]\nlog_stats = maybe\n",
         "p.ini:2: log_stats = \"maybe\": expected 0 or 1");
     bad("[pgbouncer]\nworkers = 0\n",
-        "p.ini:2: workers = \"0\": expected auto or a number from 1 to 1024");
+        "p.ini:2: workers = \"0\": expected auto or a number from 1 to 256");
     bad("[pgbouncr]\n", "p.ini:1: unknown section [pgbouncr]; expected "
                         "[pgbouncer], [databases], [users] or [peers]");
     bad("[pgbouncer]\nsyslog_facility = local8\n",
