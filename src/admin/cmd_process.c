@@ -6,14 +6,6 @@
 #include "admin/job.h"
 #include "base/log.h"
 
-void cmd_unsupported(struct job *j)
-{
-    job_fail_with(j, err_sqlstate(ERR_UNSUPPORTED), NULL,
-                  "%s%s%s is not supported yet", j->tag,
-                  j->cmd->object ? " " : "",
-                  j->cmd->object ? j->cmd->object : "");
-}
-
 /* ------------------------------------------------------------------- RELOAD */
 
 static void reloaded(struct job *j, const struct err *e)

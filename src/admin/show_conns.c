@@ -229,7 +229,7 @@ static void on_fd(void *arg, const struct conn_view *v)
     struct table *t = &((struct job *)arg)->table;
     struct end remote, local;
 
-    if (!v->stream)
+    if (!v->stream || conf_is_console_db(slice_str(or_else(v->database, ""))))
         return;
     find_ends(v->stream, &remote, &local);
     table_row(t);

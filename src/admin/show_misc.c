@@ -57,10 +57,11 @@ void show_version(struct job *j)
 void show_state(struct job *j)
 {
     bool is_paused = atomic_load(&j->shared->is_paused);
+    bool is_suspended = is_paused && atomic_load(&j->shared->is_suspended);
 
     put_pair(j, "active", is_paused ? "no" : "yes");
-    put_pair(j, "paused", is_paused ? "yes" : "no");
-    put_pair(j, "suspended", "no");
+    put_pair(j, "paused", is_paused && !is_suspended ? "yes" : "no");
+    put_pair(j, "suspended", is_suspended ? "yes" : "no");
     job_done(j);
 }
 
