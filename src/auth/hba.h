@@ -15,7 +15,7 @@
 #ifndef AUTH_HBA_H
 #define AUTH_HBA_H
 
-#include <sys/socket.h>
+#include <netinet/in.h>
 
 #include "auth/auth_client.h"
 #include "auth/ident.h"

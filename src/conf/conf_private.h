@@ -55,7 +55,7 @@ struct conf_texts {
     int n_warnings;
     struct conf_users *users;
     struct conf_rules *rules; /* NULL: auth_type is not hba */
-    struct stat users_seen; /* of auth_file when it was read; zero: no file */
+    struct stat users_seen;   /* of auth_file when it was read; zero: no file */
 };
 
 /* A snapshot with every option at its default, without sections. */

@@ -339,7 +339,7 @@ static void maps(void **state)
                                  "id", on_warn, NULL, &i, &e),
                      0);
     for (int line = 11; line <= 15; line++) {
-        char at[16];
+        char at[32];
         snprintf(at, sizeof at, "id:%d: ", line);
         if (!strstr(warnings, at))
             fail_msg("line %d not in %s", line, warnings);
