@@ -472,7 +472,10 @@ void pool_server_failed(struct pool *p, const char *sqlstate, const char *text)
 void pool_server_came(struct pool *p, const struct pg_params *welcome)
 {
     const struct pg_params *none = NULL;
-    pool_rec_set_working(p->rec);
+    if (atomic_load(&p->rec->failed_us)) {
+        pool_rec_set_working(p->rec);
+        pool_budget_freed(p->shard); /* nobody needs to hold back now */
+    }
     if (!atomic_load(&p->rec->welcome)) {
         pg_params_ref(welcome);
         if (!atomic_compare_exchange_strong(&p->rec->welcome, &none, welcome))

@@ -383,7 +383,8 @@ static void settle_unnamed(struct client *c, struct server *s,
         return;
     }
     if (how == OUTCOME_SKIPPED && !s->is_unnamed_sure) {
-        s->unnamed_of = UNNAMED_UNKNOWN;
+        if (s->unnamed_epoch == e->epoch) /* else a later batch makes it so */
+            s->unnamed_of = UNNAMED_UNKNOWN;
     } else if (how == OUTCOME_FAILED && is_ours) {
         s->unnamed_of = UNNAMED_UNKNOWN;
     } else if (how != OUTCOME_SKIPPED) {
