@@ -17,7 +17,8 @@ bool slice_is_nocase(struct slice a, const char *s)
 bool slice_copy(struct slice s, char *dst, size_t cap)
 {
     size_t n = MIN(s.n, cap - 1);
-    memcpy(dst, s.p, n);
+    if (n) /* p may be NULL then */
+        memcpy(dst, s.p, n);
     dst[n] = 0;
     return n == s.n;
 }

@@ -144,15 +144,6 @@ static void after_error(struct replying *r, const struct track_entry *failed)
     prepared_settle(r->c, r->s, failed, OUTCOME_FAILED);
 }
 
-static void answer_local_before(struct replying *r, char type)
-{
-    if (type == PG_MSG_NOTICE || type == PG_MSG_NOTIFICATION ||
-        type == PG_MSG_PARAMETER_STATUS || !r->s->track.count)
-        return;
-    if (r->c)
-        link_answer_local(r->c, r->s, &r->o);
-}
-
 static void confused(struct replying *r, char type)
 {
     r->is_broken = true;
@@ -196,7 +187,8 @@ static enum body_mode one_reply(struct replying *r, struct slice m,
         confused(r, type);
         return BODY_DISCARD;
     }
-    answer_local_before(r, type);
+    if (r->c) /* a notice, too, may be of a later request */
+        link_answer_local(r->c, s, &r->o);
     bool ours = front_is_ours(s);
     char status = type == PG_MSG_READY ? body.p[0] : 0;
     if (pg_track_reply(&s->track, type, status, &t)) {
