@@ -7,7 +7,7 @@
 
 #include "pg/pg_write.h"
 
-enum { STUCK_STEPS = 60000, EXPECTED_MAX = 400000, BIG = 70000 };
+enum { EXPECTED_MAX = 400000, BIG = 70000 };
 
 /* ------------------------------------------------------------------ requests
  */
@@ -635,7 +635,7 @@ void driver_step(struct driver *d, uint64_t step)
         ask_more(d);
 }
 
-bool driver_is_stuck(const struct driver *d, uint64_t step)
+bool driver_is_stuck(const struct driver *d, uint64_t step, uint64_t patience)
 {
-    return !d->is_done && !d->send.n && step > d->progress_step + STUCK_STEPS;
+    return !d->is_done && !d->send.n && step > d->progress_step + patience;
 }

@@ -49,6 +49,7 @@ void driver_free(struct driver *d);
 
 /* Reads and writes a little. */
 void driver_step(struct driver *d, uint64_t step);
-bool driver_is_stuck(const struct driver *d, uint64_t step);
+/* Nothing came for so many steps, though it waits for something. */
+bool driver_is_stuck(const struct driver *d, uint64_t step, uint64_t patience);
 
 #endif

@@ -25,8 +25,8 @@ enum {
     SHARDS_HERE = 3,
     DBS_HERE = 3,
     SETTLE_ROUNDS = 2000,
+    PATIENCE_STEPS = 60000, /* ten times that where sessions are waited for */
     DRAIN_STEPS = 400000,
-    OTHERS_AHEAD = 400, /* turns' worth of clients that may overtake one */
 };
 
 /* A backend and its connection. */
@@ -351,9 +351,12 @@ static void drivers_step(void)
         if (d->kind == DRIVER_CANCEL && d->is_in && !d->is_done &&
             d->n_asked > d->n_answered && chance(3))
             send_cancel(d);
-        if (driver_is_stuck(d, w.step))
+        bool is_stuck = driver_is_stuck(
+            d, w.step,
+            PATIENCE_STEPS * (w.mode == CONF_POOL_SESSION ? 10u : 1u));
+        if (is_stuck)
             describe_pools();
-        if (driver_is_stuck(d, w.step))
+        if (is_stuck)
             sim_fail("client %d is stuck (kind %d, got %llu of %llu, "
                      "expects %zu bytes, asked %d answered %d): %s",
                      d->mark, d->kind, (unsigned long long)d->n_got,
@@ -637,7 +640,7 @@ static void run(uint64_t seed, int steps)
     /* Some worlds end in the middle of everything. */
     if (chance(80)) {
         for (int i = 0; w.n_drivers; i++) {
-            if (i == DRAIN_STEPS)
+            if (i == DRAIN_STEPS * (w.mode == CONF_POOL_SESSION ? 10 : 1))
                 sim_fail("%d clients do not come to an end", w.n_drivers);
             world_step(false);
         }
