@@ -405,3 +405,244 @@ def test_suspend_timeout(make_pooler):
     w.abort()
     with p.wire() as other:
         assert other.value("SELECT 1") == "1"
+
+
+# --- lines of [databases] and [users] -------------------------------------------------
+
+
+def test_min_pool_size_of_a_database(make_pooler):
+    p = make_pooler(databases={})
+    p.databases["db1"] = p.server() + " user=u_trust min_pool_size=3"
+    p.write_ini()
+    p.stop()
+    p.start()
+    p.wait_pool(sv_idle=3)
+
+
+def test_reserve_pool_size(make_pooler):
+    p = make_pooler({"default_pool_size": 1, "reserve_pool_timeout": 1},
+                    databases={}, users={"u_other": "reserve_pool_size=1"})
+    p.databases["db1"] = p.server() + " reserve_pool_size=1"
+    p.databases["db2"] = p.server()
+    p.write_ini()
+    p.reload()
+    for user, database in (("u_trust", "db1"), ("u_other", "db2")):
+        with p.wire(user, database) as a, p.wire(user, database) as b:
+            a.ok("BEGIN")
+            start = time.monotonic()
+            b.ok("BEGIN")
+            assert time.monotonic() - start > 0.5
+
+
+@pytest.mark.parametrize("limit", ["max_db_connections=1", "pool_size=1"])
+def test_server_limits_of_a_database(make_pooler, limit):
+    p = make_pooler(databases={})
+    p.databases["db1"] = p.server() + " " + limit
+    p.databases["db2"] = p.server()
+    p.write_ini()
+    p.reload()
+    with p.wire() as a, p.wire() as b, p.wire(database="db2") as c:
+        a.ok("BEGIN")
+        b.send(pgwire.query("SELECT 1"))
+        assert not b.has_data(0.5)
+        assert c.value("SELECT 1") == "1"
+        a.ok("COMMIT")
+        assert b.read_ready().value() == "1"
+
+
+def test_client_limits_of_a_line(make_pooler):
+    p = make_pooler(databases={},
+                    users={"u_other": "max_user_client_connections=1"})
+    p.databases["db1"] = p.server() + " max_db_client_connections=1"
+    p.databases["db2"] = p.server()
+    p.write_ini()
+    p.reload()
+    with p.wire(), p.wire(database="db2"), p.wire("u_other", "db2"):
+        with pytest.raises(ServerError, match="max_db_client_connections"):
+            p.wire()
+        with pytest.raises(ServerError, match="max_user_client_connections"):
+            p.wire("u_other", "db2")
+
+
+def test_server_lifetime_of_a_database(make_pooler):
+    p = make_pooler(databases={})
+    p.databases["db1"] = p.server() + " server_lifetime=1"
+    p.databases["db2"] = p.server()
+    p.write_ini()
+    p.reload()
+    with p.wire() as a, p.wire(database="db2") as b:
+        first, other = a.value(PID), b.value(PID)
+        procs.wait_for(lambda: not p.servers("db1"), 10, "its end of life")
+        assert a.value(PID) != first
+        assert b.value(PID) == other
+
+
+@pytest.mark.parametrize("how,servers", [("round-robin", 2), ("disable", 1)])
+def test_load_balance_hosts(make_pooler, cluster, how, servers):
+    p = make_pooler({"workers": 1}, databases={})
+    p.databases["db1"] = "host=127.0.0.1,localhost port=%d" \
+        " load_balance_hosts=%s pool_mode=session" % (cluster.port, how)
+    p.write_ini()
+    p.reload()
+    held = [p.wire() for _ in range(4)]
+    for w in held:
+        w.ok("SELECT 1")
+    seen = {r["hostname"] for r in p.show("DNS_HOSTS")}
+    assert ("localhost" in seen) == (servers == 2)
+    assert p.show("POOLS") and any(
+        r["load_balance_hosts"] == how for r in p.show("POOLS"))
+    for w in held:
+        w.close()
+
+
+@pytest.mark.parametrize("key,value,show", [
+    ("client_encoding", "LATIN1", "LATIN1"),
+    ("datestyle", "'German, DMY'", "German, DMY"),
+    ("timezone", "Asia/Tokyo", "Asia/Tokyo"),
+    ("application_name", "fixed", "fixed")])
+def test_settings_of_a_database(make_pooler, key, value, show):
+    p = make_pooler(databases={})
+    p.databases["db1"] = "%s %s=%s" % (p.server(), key, value)
+    p.write_ini()
+    p.reload()
+    with p.wire() as w:
+        assert w.value("SHOW " + key) == show
+
+
+@pytest.mark.parametrize("key,sql", [
+    ("idle_transaction_timeout", "BEGIN"),
+    ("transaction_timeout", "BEGIN"),
+    ("client_idle_timeout", "SELECT 1")])
+def test_timeouts_of_a_user(make_pooler, key, sql):
+    p = make_pooler(users={"u_other": key + "=1"})
+    with p.wire() as free, p.wire("u_other") as bound:
+        free.ok(sql)
+        bound.ok(sql)
+        assert bound.is_closed(10)
+        assert free.value("SELECT 1") == "1"
+
+
+def test_query_timeout_and_wait_timeout_of_a_user(make_pooler):
+    p = make_pooler({"default_pool_size": 1},
+                    users={"u_other": "query_timeout=1",
+                           "u_md5": "query_wait_timeout=1"})
+    with p.wire("u_other") as w:
+        w.send(pgwire.query("SELECT pg_sleep(20)"))
+        assert w.is_closed(10)
+    with p.wire("u_md5") as a, p.wire("u_md5") as b:
+        a.ok("BEGIN")
+        b.send(pgwire.query("SELECT 1"))
+        assert b.is_closed(10)
+        a.ok("COMMIT")
+
+
+def test_query_wait_notify(make_pooler):
+    p = make_pooler({"default_pool_size": 1, "query_wait_notify": 1})
+    with p.wire() as a, p.wire() as b:
+        a.ok("BEGIN")
+        b.send(pgwire.query("SELECT 1"))
+        got = b.read(10)
+        assert got.type == "N" and "No server connection" in got.fields["M"]
+        a.ok("COMMIT")
+        assert b.read_ready().value() == "1"
+
+
+# --- TLS words ------------------------------------------------------------------------
+
+
+def test_server_tls_protocols(make_pooler, certs):
+    p = make_pooler({"server_tls_sslmode": "require",
+                     "server_tls_protocols": "tlsv1.2",
+                     "server_tls_ciphers": "ECDHE-ECDSA-AES256-GCM-SHA384"})
+    with p.wire() as w:
+        w.ok("SELECT 1")
+    assert [r["tls"] for r in p.servers()] == [
+        "TLSv1.2/ECDHE-ECDSA-AES256-GCM-SHA384"]
+    p.console("SET server_tls_protocols = 'tlsv1.3'")
+    p.console("SET server_tls13_ciphers = 'TLS_CHACHA20_POLY1305_SHA256'")
+    p.console("RECONNECT")
+    procs.wait_for(lambda: not p.servers(), 5, "the old server's end")
+    with p.wire() as w:
+        w.ok("SELECT 1")
+    assert [r["tls"] for r in p.servers()] == [
+        "TLSv1.3/TLS_CHACHA20_POLY1305_SHA256"]
+
+
+def test_client_tls13_ciphers_and_curve(make_pooler, certs):
+    p = make_pooler({"client_tls_sslmode": "require",
+                     "client_tls_cert_file": certs.server[0],
+                     "client_tls_key_file": certs.server[1],
+                     "client_tls13_ciphers": "TLS_AES_128_GCM_SHA256",
+                     "client_tls_ecdhcurve": "secp384r1",
+                     "client_tls_dheparams": "none"})
+    sock = socket.create_connection((p.host, p.port), pgwire.TIMEOUT)
+    assert pgwire.request_tls(sock) == b"S"
+    tls = pgwire.tls_context(certs.ca).wrap_socket(
+        sock, server_hostname="localhost")
+    assert tls.cipher()[0] == "TLS_AES_128_GCM_SHA256"
+    tls.close()
+    sock = socket.create_connection((p.host, p.port), pgwire.TIMEOUT)
+    assert pgwire.request_tls(sock) == b"S"
+    ctx = pgwire.tls_context(certs.ca)
+    ctx.set_ecdh_curve("prime256v1")  # not the one that is allowed
+    with pytest.raises(OSError):
+        ctx.wrap_socket(sock, server_hostname="localhost")
+    sock.close()
+
+
+# --- sockets, looked at from inside ---------------------------------------------------
+
+
+def borrow(pid, fd):
+    """The pooler's descriptor, as a socket of ours."""
+    import ctypes
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle = os.pidfd_open(pid)
+    got = libc.syscall(438, handle, fd, 0)  # pidfd_getfd
+    os.close(handle)
+    if got < 0:
+        pytest.skip("pidfd_getfd is not allowed here")
+    return socket.socket(fileno=got)
+
+
+@pytest.mark.parametrize("task", ["client", "server"])
+def test_tcp_options(make_pooler, task):
+    p = make_pooler({"tcp_keepalive": 1, "tcp_keepidle": 61,
+                     "tcp_keepintvl": 7, "tcp_keepcnt": 4,
+                     "tcp_user_timeout": 12345,
+                     "tcp_socket_buffer": 150000})
+    with p.wire() as w:
+        w.ok("BEGIN")
+        row = [r for r in p.show("FDS") if r["task"] == task][0]
+        sock = borrow(p.pid, int(row["fd"]))
+    tcp = socket.IPPROTO_TCP
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert sock.getsockopt(tcp, socket.TCP_KEEPIDLE) == 61
+    assert sock.getsockopt(tcp, socket.TCP_KEEPINTVL) == 7
+    assert sock.getsockopt(tcp, socket.TCP_KEEPCNT) == 4
+    assert sock.getsockopt(tcp, socket.TCP_USER_TIMEOUT) == 12345
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= 150000
+    sock.close()
+
+
+@pytest.mark.parametrize("defer", [0, 1])
+def test_listen_backlog_and_tcp_defer_accept(make_pooler, defer):
+    p = make_pooler({"listen_backlog": 37, "tcp_defer_accept": defer})
+    found = []
+    for fd in os.listdir("/proc/%d/fd" % p.pid):
+        try:
+            if not os.readlink("/proc/%d/fd/%s" % (p.pid, fd)).startswith(
+                    "socket:"):
+                continue
+        except OSError:
+            continue
+        sock = borrow(p.pid, int(fd))
+        if sock.family == socket.AF_INET and sock.getsockopt(
+                socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+            found.append((
+                struct.unpack_from("I", info, 28)[0],  # tcpi_sacked: backlog
+                sock.getsockopt(socket.IPPROTO_TCP,
+                                socket.TCP_DEFER_ACCEPT) > 0))
+        sock.close()
+    assert found and set(found) == {(37, bool(defer))}
