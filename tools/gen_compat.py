@@ -89,10 +89,19 @@ DIFFERS = {
 }
 
 COMMAND_NOTES = {
+    "suspend":
+        "Clients are not read; servers are, so that what runs ends. The "
+        "process goes on to accept, and what is accepted waits.",
+    "show sockets":
+        "What could not be sent yet is in send_avail; PgBouncer's buffer "
+        "positions are 0: an idle connection has no buffer.",
+    "show active_sockets":
+        "Connections that are not idle, or hold output.",
+    "show dns_zones": "Empty: no zone is watched yet.",
     "show version": "The name is pgbraid's.",
     "show fds":
-        "Descriptors are not handed over: they served PgBouncer's `-R`, which "
-        "is deprecated there.",
+        "Descriptors are not handed over, and cancel keys and passwords are "
+        "null: both served PgBouncer's `-R`, which is deprecated there.",
     "show mem": "The rows are those of this program's memory.",
     "show lists": "free_clients is always 0: memory goes back to the heap.",
 }
