@@ -41,7 +41,7 @@ console, signals and switches. Status:
   error that says so;
 - **ours**: PgBouncer does not know it.
 
-A test is named as `file: function`, from tests/scenario; it is the one that is
+A test is named as `file: function`, from tests/scenario, or as `unit/file`; it is the one that is
 most about the row. Where there is none the row says so.
 """
 
@@ -104,6 +104,21 @@ COMMAND_NOTES = {
         "null: both served PgBouncer's `-R`, which is deprecated there.",
     "show mem": "The rows are those of this program's memory.",
     "show lists": "free_clients is always 0: memory goes back to the heap.",
+}
+
+# Where the search finds less than there is.
+PROVEN = {
+    "dns_max_ttl": "unit/resolve_test",
+    "dns_nxdomain_ttl": "unit/resolve_test",
+    "resolv_conf": "unit/resolve_test",
+    "show totals": "unit/admin_console_test",
+    "show mptcp": "unit/admin_console_test",
+}
+
+# Where the name alone says too much.
+KEY_PATTERNS = {
+    "transport": r"transport=quic",
+    "mptcp": r"\bmptcp ?= ?(on|require)",
 }
 
 SIGNALS = [
@@ -187,6 +202,12 @@ class Finder:
         self.names = names
         self.tests = load_tests()
 
+    def unit_test(self, pattern):
+        for path in sorted((ROOT / "tests" / "unit").glob("*_test.c")):
+            if re.search(pattern, path.read_text(), re.I):
+                return "unit/" + path.stem
+        return ""
+
     def best(self, name, pattern=None):
         """The test most about name: named after it, else the one that says it
         itself and speaks of the fewest other things."""
@@ -202,7 +223,7 @@ class Finder:
                 else 1 if re.search(pattern, own, re.I) else 2
             found.append((rank, others, len(own), file, function))
         if not found:
-            return ""
+            return self.unit_test(pattern)
         return "%s: %s" % min(found)[3:]
 
 
@@ -244,7 +265,8 @@ def options(find):
     for row in gen_docs.rows("option.def", "OPT"):
         name, flags = row[1], row[6]
         rows.append(("`%s`" % name, status_of(name, flags),
-                     proof(find.best(name)), note_of(name)))
+                     proof(PROVEN.get(name) or find.best(name)),
+                     note_of(name)))
     return "\n## Options of [pgbouncer]\n\n" + table(
         ("option", "status", "test", "note"), rows)
 
@@ -256,7 +278,8 @@ def keys(find):
         for row in gen_docs.rows("section.def", macro):
             name, flags = row[1], row[4]
             status = status_of("", flags)
-            test = find.best(name, r"\b%s ?=" % name)
+            test = find.best(name, KEY_PATTERNS.get(
+                name, r"\b%s( ?=|\")" % name))
             rows.append(("`%s`" % name, status, proof(test), ""))
         out.append("\n## Keys of [%s]\n\n" % section + table(
             ("key", "status", "test", "note"), rows))
@@ -284,10 +307,11 @@ def commands(find):
         else:
             status = "differs" if name in COMMAND_NOTES else "same"
         short = obj if obj != "NULL" else verb
-        pattern = r"show\(\W*%s\b|\b%s\b" % (short, name) \
+        pattern = r"show\(\W*%s\b|\b%s\b|[\"']%s[\"']" % (
+            short, name, short) \
             if obj != "NULL" else r"\b%s\b" % verb.upper()
         rows.append(("`%s`" % name.upper(), status,
-                     proof(find.best(short, pattern)),
+                     proof(PROVEN.get(name) or find.best(short, pattern)),
                      COMMAND_NOTES.get(name, "")))
     return "\n## Console\n\n" + table(
         ("command", "status", "test", "note"), rows)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: ISC
 # Copyright (c) 2026 The pgbraid authors
 """Options that no other scenario is about: each is seen at work."""
+import grp
 import os
 import signal
 import socket
@@ -407,6 +408,33 @@ def test_suspend_timeout(make_pooler):
         assert other.value("SELECT 1") == "1"
 
 
+def test_kill_client(make_pooler):
+    p = make_pooler()
+    with p.wire() as w, p.wire("u_other") as other:
+        w.ok("BEGIN")
+        row = [r for r in p.show("CLIENTS") if r["user"] == "u_trust"][0]
+        p.console("KILL_CLIENT " + row["id"])
+        assert w.is_closed()
+        assert other.value("SELECT 1") == "1"
+        with p.admin() as a:
+            assert a.query("KILL_CLIENT 999999").error
+            assert a.query("KILL_CLIENT x").error
+    with p.admin("stats") as a:
+        assert "admin access" in a.query("KILL_CLIENT 1").error["M"]
+
+
+def test_disable_and_enable(make_pooler):
+    p = make_pooler()
+    with p.wire() as w:
+        p.console("DISABLE db1")
+        assert w.value("SELECT 1") == "1"
+        with pytest.raises(ServerError, match="disabled"):
+            p.wire()
+        p.wire(database="db2").close()
+    p.console("ENABLE db1")
+    p.wire().close()
+
+
 # --- lines of [databases] and [users] -------------------------------------------------
 
 
@@ -545,6 +573,36 @@ def test_query_wait_notify(make_pooler):
         assert got.type == "N" and "No server connection" in got.fields["M"]
         a.ok("COMMIT")
         assert b.read_ready().value() == "1"
+
+
+def test_certificates_of_a_database(make_pooler, certs, cluster):
+    """PostgreSQL lets u_cert in to certdb by certificate alone."""
+    p = make_pooler(databases={})
+    p.databases["certdb"] = (
+        "host=localhost port=%d user=u_cert sslmode=verify-full"
+        " sslrootcert=%s sslcert=%s sslkey=%s" % (
+            cluster.port, certs.ca, *certs.client))
+    p.databases["db1"] = ("host=localhost port=%d sslmode=verify-full"
+                          " sslrootcert=%s" % (cluster.port, certs.other_ca))
+    p.write_ini()
+    p.reload()
+    with p.wire("u_trust", "certdb") as w:
+        assert w.value("SELECT current_user") == "u_cert"
+    with pytest.raises(REFUSED):
+        p.wire()
+
+
+def test_unix_socket_group(make_pooler):
+    user = procs.service_user()
+    gid = user.pw_gid if user else os.getgid()
+    p = make_pooler({"unix_socket_group": grp.getgrgid(gid).gr_name,
+                     "unix_socket_mode": "0770"})
+    path = os.path.join(p.folder, ".s.PGSQL.%d" % p.port)
+    assert os.stat(path).st_gid == gid
+    p = make_pooler({"unix_socket_group": "no_such_group"}, start=False)
+    p.spawn()
+    assert p.wait_exit() != 0
+    assert "no_such_group" in p.log()
 
 
 # --- TLS words ------------------------------------------------------------------------
