@@ -26,6 +26,7 @@
 #include "main/requests.h"
 #include "main/stats_log.h"
 #include "main/stop.h"
+#include "net/quic.h"
 
 enum {
     CPUS_MAX = 8192,
@@ -318,8 +319,8 @@ static int check(const char *file)
 
 static int print_version(void)
 {
-    printf("pgbraid %s\n%s\n", PGBRAID_VERSION,
-           OpenSSL_version(OPENSSL_VERSION));
+    printf("pgbraid %s\n%s\nQUIC: %s\n", PGBRAID_VERSION,
+           OpenSSL_version(OPENSSL_VERSION), quic_version());
     return 0;
 }
 

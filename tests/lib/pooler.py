@@ -108,7 +108,86 @@ class Unix(Transport):
         return {"host": address.sockdir, "port": address.port}
 
 
-TRANSPORTS = {t.name: t for t in (Tcp(), Tls(), Unix())}
+class Quic(Tls):
+    """Through an edge of the scenario's own, which speaks QUIC."""
+    name = "quic"
+
+    def options(self, certs):
+        return {"client_tls_sslmode": "prefer",
+                "client_tls_cert_file": certs.server[0],
+                "client_tls_key_file": certs.server[1],
+                "client_tls_ca_file": certs.ca,
+                "quic_listen_addr": "127.0.0.1"}
+
+    def connect(self, address):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(pgwire.TIMEOUT)
+        sock.connect("%s/.s.PGSQL.6432" % address.edge().folder)
+        return sock
+
+    def conninfo(self, address):
+        return {"host": address.edge().folder, "port": 6432}
+
+
+TRANSPORTS = {t.name: t for t in (Tcp(), Tls(), Unix(), Quic())}
+
+
+def has_quic(binary):
+    got = subprocess.run([binary, "--version"], stdout=subprocess.PIPE)
+    return b"QUIC: ngtcp2" in got.stdout
+
+
+class Edge:
+    """A local socket that leads to a pooler."""
+
+    def __init__(self, binary, folder, url, certs, args=()):
+        self.folder = folder
+        self.log_path = os.path.join(folder, "edge.log")
+        os.mkdir(folder)
+        procs.give(folder)
+        argv = [binary, "edge", "-v", "--listen", folder, "--to", url,
+                "--ca", certs.ca, *args]
+        with open(self.log_path, "ab") as out:
+            self.proc = subprocess.Popen(
+                procs.as_service(argv), cwd=folder,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                start_new_session=True, preexec_fn=procs.die_with_parent)
+        procs.wait_for(self.is_up, 20,
+                       lambda: "start of the edge:\n" + self.log())
+
+    def is_up(self):
+        if self.proc.poll() is not None:
+            raise RuntimeError("the edge ended with %d:\n%s" % (
+                self.proc.returncode, self.log()))
+        try:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(os.path.join(self.folder, ".s.PGSQL.6432"))
+            return True
+        except OSError:
+            return False
+
+    def log(self):
+        with open(self.log_path, errors="replace") as src:
+            return src.read()
+
+    def wait_log(self, pattern, timeout=10):
+        return procs.wait_for(lambda: re.search(pattern, self.log()),
+                              timeout, "edge's log line %r" % pattern)
+
+    def stop(self):
+        """Ends it; says what is wrong with how it went."""
+        if self.proc.poll() is None:
+            self.proc.terminate()
+        try:
+            code = self.proc.wait(15)
+        except subprocess.TimeoutExpired:
+            self.proc.kill()
+            self.proc.wait()
+            raise AssertionError("the edge did not end:\n" + self.log())
+        assert code == 0, "the edge ended with %d:\n%s" % (
+            code, self.log()[-4000:])
+        bad = BAD_LOG.search(self.log())
+        assert not bad, "in the edge's log:\n" + self.log()[-6000:]
 
 
 class Address:
@@ -201,6 +280,7 @@ class Pooler(Address):
         self.users[STATS[0]] = (STATS[1], "plain", None)
         self.args = list(args)
         self.proc = None
+        self.own_edge = None
         self.options = self._default_options()
         self.options.update(options or {})
         self.databases = databases if databases is not None else \
@@ -213,6 +293,14 @@ class Pooler(Address):
         self.baseline_fds = None
         if start:
             self.start()
+
+    def edge(self, *args):
+        """The edge in front of it, started when first asked for."""
+        if self.own_edge is None:
+            self.own_edge = Edge(
+                self.binary, os.path.join(self.folder, "edge"),
+                "quic://localhost:%d" % self.port, self.certs, args)
+        return self.own_edge
 
     # configuration
 
@@ -358,6 +446,12 @@ class Pooler(Address):
             raise AssertionError("the pooler did not end:\n" + self.log())
 
     def kill(self):
+        if self.own_edge and self.own_edge.proc.poll() is None:
+            self.own_edge.proc.kill()
+            self.own_edge.proc.wait()
+        self.kill_self()
+
+    def kill_self(self):
         if self.proc is None:
             return
         try:
@@ -433,6 +527,13 @@ class Pooler(Address):
         if self.proc is None:
             return
         try:
+            self.verify_self()
+        finally:
+            if self.own_edge:
+                self.own_edge.stop()
+
+    def verify_self(self):
+        try:
             if self.proc.poll() is None:
                 if self.baseline_fds is not None:
                     self._verify_fds()
@@ -445,7 +546,7 @@ class Pooler(Address):
                 raise AssertionError("the pooler died with %d:\n%s" % (
                     self.proc.returncode, self.log()[-4000:]))
         finally:
-            self.kill()
+            self.kill_self()
             self.verify_log()
 
     def verify_log(self):

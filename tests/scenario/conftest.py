@@ -30,7 +30,7 @@ def pytest_addoption(parser):
     parser.addoption("--target", default="pgbraid",
                      choices=["pgbraid", "pgbouncer", "direct"],
                      help="what the scenarios meet")
-    parser.addoption("--transports", default="tcp,tls,unix",
+    parser.addoption("--transports", default="tcp,tls,unix,quic",
                      help="comma list of transports")
 
 
@@ -103,7 +103,12 @@ def cluster(session_folder, certs):
 
 
 @pytest.fixture
-def transport(request):
+def transport(request, target):
+    if request.param == "quic":
+        if target != "pgbraid":
+            pytest.skip("only pgbraid speaks QUIC")
+        if not pooler_module.has_quic(request.getfixturevalue("binary")):
+            pytest.skip("this build has no QUIC")
     return pooler_module.TRANSPORTS[request.param]
 
 
@@ -149,7 +154,7 @@ def make_pooler(target, binary, cluster, certs, session_folder, request):
         os.mkdir(folder)
         procs.give(folder)
         out = pooler_module.Pooler.__new__(pooler_module.Pooler)
-        out.proc = None
+        out.proc = out.own_edge = None
         out.folder = folder
         made.append(out)
         out.__init__(*(program or (target, binary)), folder, cluster, certs,

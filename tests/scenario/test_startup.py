@@ -459,6 +459,7 @@ def test_pipelined_ssl_request_and_startup(pooler):
 # --- limits before authentication -------------------------------------------
 
 @core
+@pytest.mark.transports("tcp", "tls", "unix")  # an edge waits itself
 def test_login_timeout(make_pooler, transport):
     p = make_pooler({"client_login_timeout": 1}, transport=transport)
     w = p.open()
