@@ -342,7 +342,10 @@ static void after_replies(struct server *s)
 
 void link_from_server(struct server *s, const char *p, size_t n)
 {
-    struct replying r = {.s = s, .c = s->client};
+    struct replying r; /* not erased as a whole: this is the hot path */
+    r.s = s;
+    r.c = s->client;
+    r.is_broken = false;
     struct stream *to = r.c ? r.c->stream : s->stream;
     outv_init(&r.o, to, LINK_SCRATCH_TO_CLIENT);
     while (n && s->in.n && !r.is_broken) {
