@@ -102,12 +102,11 @@ static enum step sync_message(struct client *c, struct outv *o,
     return pass(c, o, m);
 }
 
-static enum step extended_message(struct client *c, struct outv *o,
-                                  struct message_in *m)
+static enum step send_extended(struct client *c, struct outv *o,
+                               struct message_in *m)
 {
     struct server *s = c->server;
     bool tracked = c->pool->tracks_statements && !s->is_replication;
-    s->has_unflushed = true;
     switch (m->p[0]) {
     case PG_MSG_PARSE:
         if (tracked)
@@ -136,6 +135,17 @@ static enum step extended_message(struct client *c, struct outv *o,
         push(s, TRACK_EXECUTE, s->has_barrier_bound ? TRACK_BARRIER : 0);
         return pass(c, o, m);
     }
+}
+
+/* What is held back needs no Flush: only what was sent does, once. */
+static enum step extended_message(struct client *c, struct outv *o,
+                                  struct message_in *m)
+{
+    struct server *s = c->server;
+    enum step step = send_extended(c, o, m);
+    if (step == STEP_DONE)
+        s->has_unflushed = true;
+    return step;
 }
 
 static enum step linked_message(struct client *c, struct outv *o,
