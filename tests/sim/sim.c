@@ -272,6 +272,18 @@ static void send_cancel(struct driver *d)
     w.n_cancels++;
 }
 
+static const struct listener_side *side_of(const struct server *s)
+{
+    list_for(n, &w.backends)
+    {
+        const struct listener_side *l =
+            list_entry(n, struct listener_side, node);
+        if (l->b.pid == s->pid && !l->b.is_cancel)
+            return l;
+    }
+    return NULL;
+}
+
 static void describe_client(const struct driver *d)
 {
     const struct stream *st = d->k ? conn_stream(d->k) : NULL;
@@ -298,6 +310,15 @@ static void describe_client(const struct driver *d)
             s->track.in_copy_in, s->track.has_unsynced, s->has_unflushed,
             (unsigned long long)s->unnamed_of, s->unnamed_seq, c->unnamed_seq,
             s->is_unnamed_sure, s->unnamed_epoch, s->track.epoch);
+    const struct listener_side *l = side_of(s);
+    if (l)
+        fprintf(stderr,
+                "backend: pending %zu, wire %zu, unread %zu, for the pooler "
+                "%zu, held %zu, paused %d, tiny %d/%d, sleeps %d, copy %d: "
+                "%s\n",
+                s->stream->pending, l->k->wire.n, l->b.in.n, l->k->in.n,
+                l->b.held.n, s->stream->is_paused, l->k->tiny, d->k->tiny,
+                l->b.is_sleeping, l->b.in_copy, l->b.what);
 }
 
 static void describe_pools(void)
@@ -398,23 +419,12 @@ static struct sums sums_of(const struct pool_rec *rec)
     return x;
 }
 
-static const struct backend *backend_of(const struct server *s)
-{
-    list_for(n, &w.backends)
-    {
-        const struct listener_side *l =
-            list_entry(n, struct listener_side, node);
-        if (l->b.pid == s->pid && !l->b.is_cancel)
-            return &l->b;
-    }
-    return NULL;
-}
-
 /* The pooler knows of all that is prepared there. (After an error it may
  * believe in more than there is, and closes that before it is used.) */
 static void check_statements(const struct server *s)
 {
-    const struct backend *b = backend_of(s);
+    const struct listener_side *l = side_of(s);
+    const struct backend *b = l ? &l->b : NULL;
     unsigned n = 0;
     if (!b || w.mode == CONF_POOL_SESSION)
         return;
