@@ -609,6 +609,7 @@ static void world_check_empty(void)
 static void world_free(void)
 {
     size_t count, bytes;
+    settle(); /* a server on its way between workers would be lost */
     for (int i = 0; i < w.n_shards; i++) {
         w.n_lent += w.shard[i]->n_lent;
         shard_stop(w.shard[i]);
