@@ -125,6 +125,11 @@ static void put_worker(struct shard *sh, struct job *j)
     table_int(t, (int64_t)ls->messages);
     table_int(t, (int64_t)c.lent);
     table_int(t, (int64_t)c.borrowed);
+    table_int(t, (int64_t)c.moved_in);
+    table_int(t, (int64_t)c.moved_out);
+    table_int(t, c.cpu_us);
+    table_int(t, c.load_permille / 10);
+    table_int(t, c.maxwait_us);
     table_row_end(t);
 }
 

@@ -16,6 +16,11 @@ int64_t clock_now_us(void)
     return read_us(CLOCK_MONOTONIC);
 }
 
+int64_t clock_thread_cpu_us(void)
+{
+    return read_us(CLOCK_THREAD_CPUTIME_ID);
+}
+
 int64_t clock_wall_us(void)
 {
     return read_us(CLOCK_REALTIME);

@@ -10,6 +10,9 @@
 /* Monotonic microseconds; never goes back. */
 int64_t clock_now_us(void);
 
+/* Processor time of the calling thread, in microseconds. */
+int64_t clock_thread_cpu_us(void);
+
 /* Microseconds since the epoch, for people. */
 int64_t clock_wall_us(void);
 

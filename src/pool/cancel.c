@@ -479,7 +479,7 @@ void cancel_request(struct client *c, uint32_t pid, struct slice key)
     struct note m = {.kind = NOTE_FIND,
                      .from = sh->index,
                      .requester = c->id,
-                     .hops = sh->shared->n_shards};
+                     .hops = 2 * sh->shared->n_shards};
     if (key.n < 4 || key.n > CANCEL_KEY_SIZE) {
         client_drop(c, "bad cancel request");
         return;

@@ -229,6 +229,8 @@ static void teardown(struct client *c)
     struct shard *sh = c->shard;
     enum client_state was = c->state;
     pool_stop_waiting(c);
+    if (c->is_chosen)
+        balance_forget(c);
     client_login_leave(c);
     if (was == CLIENT_CONSOLE)
         sh->console->end(c);

@@ -95,6 +95,7 @@ struct client {
     bool is_notified;    /* query_wait_notify was sent */
     bool is_gone;        /* its connection broke; what it asked for goes on */
     bool is_skipping;    /* its batch was canceled: up to the next Sync */
+    bool is_chosen;      /* balance.c: to go to another worker */
     uint8_t key_n;
     uint8_t key[CANCEL_KEY_MAX]; /* pid and key */
     uint32_t unnamed_seq;        /* raised by every change of unnamed */
@@ -214,6 +215,17 @@ struct pool {
 
 enum { KEY_BUCKETS = 4096 };
 
+enum { BALANCE_MOVES_MAX = 64 }; /* clients that a worker gives in a second */
+
+struct balance {
+    int64_t (*cpu_clock)(void); /* of the worker's thread; NULL: no balance */
+    int64_t cpu_us, wall_us;    /* at the last look */
+    struct task task;
+    int to; /* where the chosen go */
+    int n_chosen;
+    struct client *chosen[BALANCE_MOVES_MAX];
+};
+
 struct shard {
     int index;
     struct shared *shared;
@@ -235,9 +247,11 @@ struct shard {
     bool is_suspended;
     shard_idle_cb on_empty;
     uint64_t n_lent, n_borrowed;
-    struct list logins;   /* of struct client_login, the oldest first */
-    struct list peers;    /* peers.c */
-    int64_t slow_tick_us; /* janitor.c */
+    struct list logins; /* of struct client_login, the oldest first */
+    struct list peers;  /* peers.c */
+    struct balance balance;
+    uint64_t n_moved_in, n_moved_out;
+    int64_t slow_tick_us;          /* janitor.c */
     struct mptcp_pm *path_manager; /* NULL without mptcp_subflows */
 };
 
@@ -542,6 +556,15 @@ void peers_forward(struct client *requester, int id, const uint8_t *key,
                    size_t n);
 void peers_expire(struct shard *sh);
 void peers_stop(struct shard *sh); /* at the end of the worker */
+
+/* --------------------------------------------------------------- balance.c */
+
+void balance_start(struct shard *sh);
+void balance_stop(struct shard *sh);
+void balance_tick(struct shard *sh); /* once a second */
+/* A chosen client is without a server, or closed. */
+void balance_client_idle(struct client *c);
+void balance_forget(struct client *c);
 
 /* --------------------------------------------------------------- janitor.c */
 

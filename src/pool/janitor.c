@@ -264,6 +264,7 @@ static void tick(struct timer *t)
     peers_expire(sh);
     if (now - sh->slow_tick_us >= SLOW_TICK_US) {
         sh->slow_tick_us = now;
+        balance_tick(sh);
         forget_unused(sh);
         if (has_idle_timeout(sh))
             check_idle_clients(sh);
@@ -274,10 +275,12 @@ static void tick(struct timer *t)
 void janitor_start(struct shard *sh)
 {
     sh->tick.on_fire = tick;
+    balance_start(sh);
     timer_set(sh->loop, &sh->tick, shard_now(sh) + TICK_US);
 }
 
 void janitor_stop(struct shard *sh)
 {
     timer_clear(sh->loop, &sh->tick);
+    balance_stop(sh);
 }

@@ -75,6 +75,8 @@ void link_detach(struct client *c)
     s->request_us = shard_now(c->shard);
     if (c->state == CLIENT_ACTIVE)
         client_set_state(c, CLIENT_IDLE);
+    if (unlikely(c->is_chosen))
+        balance_client_idle(c);
     stream_resume(s->stream);
 }
 

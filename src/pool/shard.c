@@ -551,11 +551,25 @@ static size_t count_buffers(const struct pool *p)
     return bytes;
 }
 
+/* Of the client in front; 0 when none waits. */
+static int64_t longest_wait(const struct pool *p)
+{
+    const struct list *first = p->waiting.next;
+    if (list_empty(&p->waiting))
+        return 0;
+    return shard_now(p->shard) -
+           container_of(first, const struct client, node_pool)->wait_us;
+}
+
 void shard_get_counts(struct shard *sh, struct shard_counts *out)
 {
     *out = (struct shard_counts){
         .lent = sh->n_lent,
         .borrowed = sh->n_borrowed,
+        .moved_in = sh->n_moved_in,
+        .moved_out = sh->n_moved_out,
+        .load_permille = atomic_load(&sh->shared->load[sh->index].used),
+        .cpu_us = sh->balance.cpu_clock ? sh->balance.cpu_clock() : 0,
         .client_size = sizeof(struct client),
         .server_size = sizeof(struct server),
         .pool_size = sizeof(struct pool),
@@ -578,6 +592,7 @@ void shard_get_counts(struct shard *sh, struct shard_counts *out)
         out->used_servers += all - idle;
         out->free_servers += idle;
         out->buffer_bytes += count_buffers(p);
+        out->maxwait_us = MAX(out->maxwait_us, longest_wait(p));
     }
     if (sh->resolver) {
         out->dns_names = resolver_n_cached(sh->resolver);

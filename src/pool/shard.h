@@ -49,6 +49,10 @@ struct tls_ctx;
 NODISCARD int shard_new(struct shard **out, struct shared *shared, int index,
                         const struct console_ops *console, struct err *e);
 
+/* How to read the processor time of the worker's thread; without it the worker
+ * keeps the clients that it has. Before the start. */
+void shard_set_cpu_clock(struct shard *sh, int64_t (*cpu_clock)(void));
+
 /* On the worker's thread, once: the loop it lives on. */
 NODISCARD int shard_start(struct shard *sh, struct loop *loop, struct err *e);
 
@@ -152,6 +156,10 @@ struct shard_counts {
     int clients, login_clients, used_clients;
     int pools, used_servers, free_servers;
     uint64_t lent, borrowed;
+    uint64_t moved_in, moved_out; /* clients */
+    int64_t cpu_us;
+    int load_permille;  /* of a processor, lately */
+    int64_t maxwait_us; /* of the client that waits longest now */
     size_t dns_names, dns_pending;
     size_t client_size, server_size, pool_size; /* of one, without buffers */
     size_t buffer_bytes, spare_bytes; /* held for somebody, kept for reuse */

@@ -17,11 +17,21 @@ enum {
     SECRETS_MAX = 10000,
 };
 
+/* Zeroed, on cache lines of its own; size is a multiple of theirs. */
+static void *new_lines(size_t size)
+{
+    void *p = aligned_alloc(64, size);
+    must(p);
+    memset(p, 0, size);
+    return p;
+}
+
 struct shared *shared_new(struct conf *conf, int n_shards)
 {
     struct shared *s = mem_new(sizeof *s);
     must(n_shards > 0 && n_shards <= SHARDS_MAX);
     s->n_shards = n_shards;
+    s->load = new_lines((size_t)n_shards * sizeof s->load[0]);
     s->conf = conf;
     pthread_mutex_init(&s->records_lock, NULL);
     pthread_mutex_init(&s->budget_lock, NULL);
@@ -88,6 +98,7 @@ void shared_free(struct shared *s)
     pthread_mutex_destroy(&s->conf_lock);
     pthread_mutex_destroy(&s->hosts_lock);
     mem_wipe(s->process_key, sizeof s->process_key);
+    free(s->load);
     free(s);
 }
 
@@ -171,10 +182,7 @@ static struct pool_rec *pool_rec_new(struct shared *s, struct db_rec *db,
     struct pool_rec *p = mem_new(sizeof *p);
     p->key.db = p->db = db;
     p->key.user = p->user = user;
-    size_t size = (size_t)s->n_shards * sizeof p->slot[0];
-    p->slot = aligned_alloc(64, size);
-    must(p->slot);
-    memset(p->slot, 0, size);
+    p->slot = new_lines((size_t)s->n_shards * sizeof p->slot[0]);
     pthread_mutex_init(&p->fail_lock, NULL);
     return p;
 }

@@ -101,6 +101,12 @@ enum budget_verdict {
     BUDGET_USER_FULL,
 };
 
+/* What a worker makes known of its load, in thousandths of a processor. */
+struct worker_load {
+    _Alignas(64) atomic_int used; /* by its thread, lately */
+    atomic_int promised;          /* of clients on their way to it */
+};
+
 struct shared {
     int n_shards;
     struct shard *shard[SHARDS_MAX]; /* set before the workers start */
@@ -109,6 +115,8 @@ struct shared {
     struct db_rec *dbs, *db_list;
     struct user_rec *users, *user_list;
     struct pool_rec *pools, *pool_list;
+
+    struct worker_load *load; /* one a worker */
 
     pthread_mutex_t budget_lock;
 

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/altstack.h"
+#include "base/clock.h"
+#include "worker/pin.h"
 
 enum { THREAD_NAME_MAX = 16 }; /* the kernel's limit */
 
@@ -36,6 +38,9 @@ static void *run(void *arg)
     struct worker *w = arg;
     struct err e = {0};
     altstack_start();
+    if (shard_conf(w->shard)->worker_pinning)
+        pin_thread(w->index);
+    shard_set_cpu_clock(w->shard, clock_thread_cpu_us);
     int rc = shard_start(w->shard, w->loop, &e);
     tell_start(w, rc, &e);
     if (rc == 0) {

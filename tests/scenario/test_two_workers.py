@@ -96,7 +96,7 @@ def workers_of(p):
 def test_500_clients_never_have_more_than_5(make_pooler, cluster, tool,
                                             loads, mode):
     p = make_pooler({"default_pool_size": SIZE, "workers": 2,
-                     "client_login_timeout": 120})
+                     "worker_balance": 0, "client_login_timeout": 120})
     seconds = 12
     with Watch(cluster) as watch, p.admin() as a:
         load = bench(loads, p, tool, 500, seconds, "SELECT 1;\n", 2)
@@ -143,7 +143,8 @@ def test_nobody_waits_beside_an_idle_server(make_pooler, cluster, tool,
                                             loads, mode):
     """Four clients and a probe share five servers: whatever the probe waits
     for, it is a server that idles on the other worker."""
-    p = make_pooler({"default_pool_size": SIZE, "workers": 2})
+    p = make_pooler({"default_pool_size": SIZE, "workers": 2,
+                     "worker_balance": 0})
     probes = [p.wire() for _ in range(16)]
     assert min(workers_of(p).values()) >= 1
     direct = cluster.wire("u_other", "db2")
@@ -187,7 +188,8 @@ def test_nobody_waits_beside_an_idle_server(make_pooler, cluster, tool,
 @core
 def test_a_server_is_lent_at_once(make_pooler):
     """One server, an otherwise quiet pooler, clients of both workers."""
-    p = make_pooler({"default_pool_size": 1, "workers": 2})
+    p = make_pooler({"default_pool_size": 1, "workers": 2,
+                     "worker_balance": 0})
     wires = [p.wire() for _ in range(8)]
     for w in wires:
         w.ok("SELECT 1")
