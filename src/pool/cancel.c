@@ -291,6 +291,8 @@ static void on_error(struct stream *st, const struct err *e)
     struct cancel *k = st->owner;
     if (k->step != CANCEL_SENT)
         log_warning("cancel request could not be delivered: %s", e->text);
+    else if (k->server)
+        k->server->needs_close = true; /* the signal may still come */
     finish(k);
 }
 
