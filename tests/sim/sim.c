@@ -25,8 +25,8 @@ enum {
     SHARDS_HERE = 3,
     DBS_HERE = 3,
     SETTLE_ROUNDS = 2000,
-    PATIENCE_STEPS = 60000, /* ten times that where sessions are waited for */
-    DRAIN_STEPS = 400000,
+    PATIENCE_STEPS = 200000, /* ten times that where sessions are waited for */
+    DRAIN_STEPS = 1000000,
 };
 
 /* A backend and its connection. */
@@ -293,11 +293,15 @@ static void describe_client(const struct driver *d)
         return;
     }
     const struct client *c = st->owner;
-    fprintf(stderr,
-            "client: state %d, stalled %d, holds %u, pending %zu, paused %d, "
-            "waits to be delivered %zu\n",
-            c->state, c->is_stalled, c->in.n, st->pending, st->is_paused,
-            d->k->in.n);
+    fprintf(
+        stderr,
+        "client: shard %d, waits %lld us, state %d, stalled %d, holds %u, "
+        "pending %zu, paused %d, "
+        "waits to be delivered %zu\n",
+        c->shard->index,
+        (long long)(c->state == CLIENT_WAITING ? sim_now_us - c->wait_us : 0),
+        c->state, c->is_stalled, c->in.n, st->pending, st->is_paused,
+        d->k->in.n);
     const struct server *s = c->server;
     if (!s)
         return;
