@@ -17,6 +17,7 @@
 #include "admin/stats.h"
 #include "base/log.h"
 #include "loop/thrpool.h"
+#include "net/quic.h"
 #include "pg/pg_read.h"
 #include "pool/shard_dns.h"
 #include "pool/shared.h"
@@ -194,6 +195,17 @@ void shard_get_counts(struct shard *sh, struct shard_counts *out)
 {
     memset(out, 0, sizeof(*out));
     out->clients = out->used_clients = 5;
+}
+
+struct quic_host *shard_quic(const struct shard *sh)
+{
+    return NULL;
+}
+
+void quic_host_each(struct quic_host *host,
+                    void (*cb)(void *arg, const struct quic_conn_view *v),
+                    void *arg)
+{
 }
 
 struct peer_counts shard_peer_counts(const struct shard *sh, int id)
@@ -428,8 +440,9 @@ static void every_show(void **state)
         snprintf(q, sizeof(q), "Show %s;", c->object);
         query(q);
         if (c->table == TABLE_PEERS || c->table == TABLE_PEER_POOLS ||
-            c->table == TABLE_MPTCP || c->table == TABLE_FDS ||
-            c->table == TABLE_DNS_HOSTS || c->table == TABLE_DNS_ZONES)
+            c->table == TABLE_MPTCP || c->table == TABLE_QUIC ||
+            c->table == TABLE_FDS || c->table == TABLE_DNS_HOSTS ||
+            c->table == TABLE_DNS_ZONES)
             expect("TCZ", "SHOW");
         else
             expect("TDCZ", "SHOW");
@@ -594,7 +607,8 @@ static void databases(void **state)
     assert_int_equal(shards[1].killed, 1);
     query_gives("resume", "CZ", "RESUME");
     query_gives("reconnect db1", "CZ", "RECONNECT");
-    assert_int_equal(atomic_load(&shared->server_epoch), 1);
+    assert_int_equal(
+        atomic_load(&shared_db(shared, slice_str("db1"))->server_epoch), 1);
     shards[0].busy = 1;
     query_gives("wait_close", "", NULL);
     shards[0].busy = 0;
