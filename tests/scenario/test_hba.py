@@ -13,6 +13,7 @@ import time
 import pytest
 
 import pgwire
+import pooler as pooler_module
 import procs
 from pgwire import ServerError, WireClosed, startup
 
@@ -311,6 +312,71 @@ def test_auth_query_cache(make_pooler, cluster, ttl):
         p.wire("u_moody", password="third").close()
     finally:
         cluster.sql("DROP ROLE u_moody")
+
+
+# Lines that every PgBouncer reads, broken ones among them.
+COMMON = """
+# comment
+local   all         u_trust             trust
+local   db1         u_other             md5
+local   all         all                 reject
+host    db1         u_trust             127.0.0.1/32  trust
+host    "db2",db1   u_plain,"u_md5"     127.0.0.0/8   md5
+host    @more.txt   u_scram             127.0.0.1 255.255.255.255  password
+host    sameuser    all                 127.0.0.1/32  password
+host    db1         u_utf8              10.0.0.0/8    trust
+host    db1         u_utf8              127.0.0.1/16  trust
+hostssl all         u_other             127.0.0.1/32  trust
+hostnossl db2       u_other             127.0.0.1/32  reject
+host    all         +staff              127.0.0.1/32  trust
+host    samerole    all                 127.0.0.1/32  trust
+host    all         u_cert              example.org   trust
+host    all         u_cert              127.0.0.1/33  trust
+host    all         u_cert              127.0.0.1/32  gss
+hostgss all         u_cert              127.0.0.1/32  trust
+host    all         u_cert              127.0.0.1/32  trust extra
+local
+host    db2         u_cert              ::1/128       trust
+host    all         u_owner             127.0.0.1/32  scram-sha-256
+host    pgbouncer   all                 127.0.0.1/32  trust
+"""
+
+
+def test_same_answers_as_pgbouncer(hba, cluster, certs, session_folder,
+                                   target):
+    """The same file, and every user over every way in."""
+    path = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+    if target != "pgbraid" or not os.path.exists(path):
+        pytest.skip("compares pgbraid with the pgbouncer of this machine")
+    ours = hba(COMMON)
+    folder = os.path.join(session_folder, "theirs")
+    os.mkdir(folder)
+    procs.give(folder)
+    theirs = pooler_module.Pooler(
+        "pgbouncer", path, folder, cluster, certs, ours.transport,
+        {"auth_type": "hba",
+         "auth_hba_file": os.path.join(folder, "hba.conf")}, start=False)
+    for p in (ours, theirs):
+        p.file("hba.conf", COMMON)
+        p.file("more.txt", "db1,db2\n")
+    ours.reload()
+    theirs.start()
+    try:
+        users = [u for u in cluster.users] + ["nobody_knows"]
+        for transport in ("tcp", "unix"):
+            for database in ("db1", "db2", "u_md5"):
+                for user in users:
+                    answers = [_kind(asked(p, user, transport, database))
+                               for p in (ours, theirs)]
+                    assert answers[0] == answers[1], (
+                        transport, database, user)
+    finally:
+        theirs.kill()
+
+
+def _kind(answer):
+    """PgBouncer 1.18 has one text for all that it refuses."""
+    return answer if answer in (3, 5, 10) or answer == 0 else "refused"
 
 
 # --- hashes on helper threads ---------------------------------------------------------
