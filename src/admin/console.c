@@ -175,15 +175,15 @@ static void handle(struct console *s, char type, struct slice body)
 
 static bool take_queued(struct console *s, char *type, struct slice *body)
 {
-    struct slice rest =
-        slice_of(s->queue.p + s->queue_at, s->queue.n - s->queue_at);
+    struct slice rest;
     size_t size;
 
-    if (rest.n == 0) {
+    if (s->queue_at == s->queue.n) {
         s->queue_at = 0;
         trim(&s->queue, CONSOLE_QUEUE_MAX);
         return false;
     }
+    rest = slice_of(s->queue.p + s->queue_at, s->queue.n - s->queue_at);
     must(pgread_message(rest, CONSOLE_QUEUE_MAX, type, body, &size) == 1);
     s->queue_at += size;
     return true;

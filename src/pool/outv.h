@@ -45,8 +45,8 @@ static inline void outv_span(struct outv *o, const void *p, size_t n)
     if (!n)
         return;
     o->total += n;
-    struct iovec *last = &o->iov[o->n - 1];
-    if (o->n && (const char *)last->iov_base + last->iov_len == p) {
+    struct iovec *last = o->n ? &o->iov[o->n - 1] : NULL;
+    if (last && (const char *)last->iov_base + last->iov_len == p) {
         last->iov_len += n;
         return;
     }
