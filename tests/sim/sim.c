@@ -655,7 +655,7 @@ static void run(uint64_t seed, int steps)
         world_step(true);
     /* Some worlds end in the middle of everything. */
     if (chance(80)) {
-        for (int i = 0; w.n_drivers; i++) {
+        for (int i = 0; w.n_drivers || w.shared->n_clients; i++) {
             if (i == DRAIN_STEPS * (w.mode == CONF_POOL_SESSION ? 10 : 1))
                 sim_fail("%d clients do not come to an end", w.n_drivers);
             world_step(false);
