@@ -119,7 +119,8 @@ bool pg_track_pop_local(struct pg_track *t, struct track_entry *out)
  * read it to its end then, ends the session. */
 static void begin_copy_in(struct pg_track *t)
 {
-    uint32_t kept = 1, i = 1;
+    struct track_entry front = *at(t, 0);
+    uint32_t i = 1;
     bool ended = false;
     for (; i < t->count && !ended; i++) {
         struct track_entry *e = at(t, i);
@@ -129,13 +130,15 @@ static void begin_copy_in(struct pg_track *t)
         if (e->kind != TRACK_COPY_END)
             break;
     }
-    for (; i < t->count; i++)
-        *at(t, kept++) = *at(t, i);
-    t->count = kept;
+    /* What is ignored goes: the front moves over it, not the rest, which may be
+     * long. */
+    t->head = (t->head + i - 1) & (t->cap - 1);
+    t->count -= i - 1;
+    *at(t, 0) = front;
     t->in_copy_in = !ended;
     t->n_copy_syncs = 0;
     /* A Sync that was taken out no longer closes the batch. */
-    if (kept == 1 && !ends_with_ready(at(t, 0)->kind))
+    if (t->count == 1 && !ends_with_ready(front.kind))
         t->has_unsynced = true;
 }
 
@@ -158,6 +161,7 @@ static int reply_error(struct pg_track *t, struct track_reply *out)
         while (n < t->count && at(t, n)->kind != TRACK_SYNC)
             n++;
         t->skip_left = t->skip_total = n;
+        t->found = 0;
     }
     return 0;
 }
@@ -258,10 +262,13 @@ bool pg_track_skip(struct pg_track *t, struct track_entry *out)
 struct track_entry *pg_track_find(struct pg_track *t, unsigned flags,
                                   unsigned without)
 {
-    for (uint32_t i = t->skip_total; i < t->count; i++)
-        if ((at(t, i)->flags & (flags | without)) == flags)
-            return at(t, i);
-    return NULL;
+    uint32_t i = t->skip_total;
+    if (i && t->found)
+        i = t->found;
+    while (i < t->count && (at(t, i)->flags & (flags | without)) != flags)
+        i++;
+    t->found = i;
+    return i < t->count ? at(t, i) : NULL;
 }
 
 bool pg_track_drain(struct pg_track *t, struct track_entry *out)

@@ -60,6 +60,7 @@ struct pg_track {
     uint16_t serial;                /* of the latest entry */
     uint32_t n_barriers;            /* entries with TRACK_BARRIER */
     uint32_t skip_left, skip_total; /* between has_failed and its skips */
+    uint32_t found; /* meanwhile, by pg_track_find(); 0: not looked for */
     uint32_t n_copy_syncs; /* Syncs sent while the server reads COPY data */
     char tx;               /* PG_TX_... of the last ReadyForQuery */
     bool in_copy_in;       /* the server reads COPY data */
@@ -100,7 +101,8 @@ NODISCARD int pg_track_reply(struct pg_track *t, char type, char status,
 bool pg_track_skip(struct pg_track *t, struct track_entry *out);
 
 /* The oldest entry with these flags, and none of those, among the ones that are
- * not being skipped; NULL without one. Good until the next call. */
+ * not being skipped; NULL without one. Good until the next call. Amid the
+ * skips of an error it is looked for once, so it must be the same each time. */
 struct track_entry *pg_track_find(struct pg_track *t, unsigned flags,
                                   unsigned without);
 

@@ -167,11 +167,12 @@ void server_open(struct pool *p, const struct client *for_replication)
     server_login_start(s);
 }
 
-static void drain_track(struct client *c, struct server *s)
+/* Its client, if it has one, ends with it: nothing is undone for it. */
+static void drain_track(struct server *s)
 {
     struct track_entry e;
     while (pg_track_drain(&s->track, &e))
-        prepared_settle(c, s, &e, OUTCOME_SKIPPED);
+        prepared_settle(NULL, s, &e, OUTCOME_SKIPPED);
 }
 
 /* The client that loses its server. PostgreSQL's own words have reached it if
@@ -219,7 +220,7 @@ void server_close(struct server *s, const char *fmt, ...)
     bool is_clean = !s->login && pg_track_is_idle(&s->track);
     bool is_running =
         !s->login && !s->is_broken && (s->track.count > 0 || s->was_running);
-    drain_track(c, s);
+    drain_track(s);
     server_set_state(s, SERVER_CLOSED);
     if (c) {
         c->server = NULL;
