@@ -97,10 +97,10 @@ static void on_drain(struct stream *st)
     struct client *c = st->owner;
     if (c->server)
         server_update_flow(c->server);
-    if (c->state == CLIENT_CONSOLE) {
+    if (c->state != CLIENT_LOGIN && c->state != CLIENT_CANCEL)
         client_update_flow(c);
+    if (c->state == CLIENT_CONSOLE)
         c->shard->console->drain(c);
-    }
 }
 
 static void on_eof(struct stream *st)
@@ -140,8 +140,9 @@ const struct stream_handler client_handler = {
 };
 
 /* Input is not read while it could only pile up: held for a server or a reply,
- * or in front of a server that does not take it; and a console session's not
- * while its replies pile up. */
+ * or in front of a server that does not take it; nor while replies pile up that
+ * the client does not read, since some are made here and no server's pace holds
+ * them back. */
 void client_update_flow(struct client *c)
 {
     struct server *s = c->server;
@@ -150,10 +151,9 @@ void client_update_flow(struct client *c)
                                   (s && s->job != JOB_NONE));
     if (s && stream_pending(s->stream) > STREAM_BACKLOG_HIGH)
         full = true;
-    if (c->state == CLIENT_CONSOLE)
-        full = client_console_is_full(c);
-    else
+    if (c->state != CLIENT_CONSOLE)
         full = full || c->shard->is_suspended;
+    full = full || stream_pending(c->stream) > STREAM_BACKLOG_HIGH;
     if (full || c->wants_close)
         stream_pause(c->stream);
     else
@@ -169,12 +169,13 @@ static bool server_is_clean(const struct client *c, const struct server *s)
            s->body_left == 0 && s->in.n == 0;
 }
 
-static void settle_all(struct client *c, struct server *s)
+/* Both are about to go: what the requests meant to the client is not undone. */
+static void settle_all(struct server *s)
 {
     struct track_entry e;
     s->was_running = s->track.count > 0;
     while (pg_track_drain(&s->track, &e))
-        prepared_settle(c, s, &e, OUTCOME_SKIPPED);
+        prepared_settle(NULL, s, &e, OUTCOME_SKIPPED);
 }
 
 static void give_server_back(struct client *c)
@@ -188,7 +189,7 @@ static void give_server_back(struct client *c)
                       c->shard->conf->server_reset_query_always;
     bool in_progress = s->track.count > 0 || s->track.tx == PG_TX_IDLE;
     if (!is_clean && !runs_job)
-        settle_all(c, s);
+        settle_all(s);
     c->server = NULL;
     s->client = NULL;
     s->has_barrier_bound = false;

@@ -161,6 +161,7 @@ struct server {
     struct server_stmt *stmts; /* by statement */
     struct list lru;           /* of stmts, the latest first */
     unsigned n_stmts;
+    size_t stmts_bytes;     /* of their texts */
     unsigned n_closing;     /* Closes of them that are not answered */
     uint64_t unnamed_of;    /* client id: whose unnamed statement it has */
     uint32_t unnamed_seq;   /* that client's, at that time */

@@ -34,6 +34,11 @@
 enum {
     SERVER_STMT_NAME_MAX = 24,
     UNNAMED_HELD_MAX = 65536, /* a longer unnamed Parse is not kept */
+    /* Beyond what any sane client keeps: whoever never closes what it prepares
+     * would take all memory. */
+    CLIENT_NAMES_MAX = 1 << 17,
+    CLIENT_TEXT_MAX = 2 * PARSE_HELD_MAX,
+    SERVER_TEXT_MAX = PARSE_HELD_MAX, /* what is prepared on one server */
 };
 
 /* In server.unnamed_of, where client ids are. */
@@ -57,6 +62,7 @@ struct client_stmt {
 struct client_map {
     struct client_stmt *names;
     int count;
+    size_t text_bytes; /* of what they stand for */
 };
 
 /* A statement prepared on a server. */
@@ -112,6 +118,8 @@ static void name_set(struct client *c, struct client_stmt *k,
                      struct statement *s)
 {
     c->map->count += (s != NULL) - (k->statement != NULL);
+    c->map->text_bytes += s ? s->body_n : 0;
+    c->map->text_bytes -= k->statement ? k->statement->body_n : 0;
     statement_unref(k->statement);
     k->statement = s;
 }
@@ -159,6 +167,7 @@ static void forget(struct server *s, struct server_stmt *k)
     HASH_DEL(s->stmts, k);
     list_remove(&k->node);
     s->n_stmts--;
+    s->stmts_bytes -= k->statement->body_n;
     statement_unref(k->statement);
     free(k);
 }
@@ -243,10 +252,17 @@ static void send_parse(struct outv *o, struct slice name,
     outv_span(o, st->body, st->body_n);
 }
 
-static void make_room(struct client *c, struct server *s, struct outv *o)
+static bool has_room_for(const struct client *c, const struct server *s,
+                         const struct statement *st)
 {
     unsigned max = (unsigned)c->shard->conf->max_prepared_statements;
-    while (s->n_stmts >= max && s->n_stmts) {
+    return s->n_stmts < max && s->stmts_bytes + st->body_n <= SERVER_TEXT_MAX;
+}
+
+static void make_room(struct client *c, struct server *s, struct outv *o,
+                      const struct statement *st)
+{
+    while (s->n_stmts && !has_room_for(c, s, st)) {
         char name[SERVER_STMT_NAME_MAX];
         struct server_stmt *k =
             list_entry(list_last(&s->lru), struct server_stmt, node);
@@ -276,6 +292,7 @@ static struct server_stmt *remember(struct server *s, struct statement *st)
     list_init(&k->node);
     list_push_front(&s->lru, &k->node);
     s->n_stmts++;
+    s->stmts_bytes += st->body_n;
     return k;
 }
 
@@ -299,7 +316,7 @@ static bool ensure(struct client *c, struct outv *o, struct statement *st,
     if (k)
         forget(s, k);
     else
-        make_room(c, s, o);
+        make_room(c, s, o, st);
     if (may_be_there)
         send_close(s, o, slice_of(name, n), st);
     send_parse(o, slice_of(name, n), st);
@@ -563,6 +580,13 @@ static void parse_taken(struct client *c, struct outv *o, struct client_stmt *k)
     }
 }
 
+static bool may_prepare_more(const struct client *c, struct slice body)
+{
+    const struct client_map *m = c->map;
+    return !m || (HASH_COUNT(m->names) < CLIENT_NAMES_MAX &&
+                  m->text_bytes + body.n <= CLIENT_TEXT_MAX);
+}
+
 static enum step parse_named(struct client *c, struct outv *o,
                              struct slice name, struct slice body)
 {
@@ -575,6 +599,13 @@ static enum step parse_named(struct client *c, struct outv *o,
     if (k && k->statement) {
         parse_taken(c, o, k);
         return STEP_DONE;
+    }
+    if (!may_prepare_more(c, body)) {
+        client_close(c, "54000",
+                     "too many prepared statements (%d names or %d bytes of "
+                     "text): close what is no longer needed",
+                     (int)CLIENT_NAMES_MAX, (int)CLIENT_TEXT_MAX);
+        return STEP_CLOSED;
     }
     struct statement *st = statement_cache_get(&c->shard->statements, body);
     if (!st) {
