@@ -8,7 +8,9 @@
  * and pauses the other side. A stream belongs to one loop's thread.
  *
  * Callbacks come from the loop only, never from inside a call into the stream.
- * After on_eof() or on_error() nothing more is read; the owner closes. */
+ * After on_eof() or on_error() nothing more is read; the owner closes. One that
+ * goes on writing after on_eof() may still be told by on_error() that nobody
+ * takes it. */
 #ifndef NET_STREAM_H
 #define NET_STREAM_H
 

@@ -41,6 +41,7 @@ struct sock {
     bool is_readable;   /* the socket may hold bytes not read yet */
     bool has_hangup;    /* the peer's end was reported: read up to it */
     bool is_ended;      /* on_eof or on_error was delivered */
+    bool error_told;    /* on_error was, maybe after on_eof */
     bool opened_untold; /* connected at once: on_open() is due */
     bool shutdown_wanted;
     struct addr *peer; /* of a connect, or as somebody told */
@@ -96,7 +97,7 @@ static void tell_error(struct sock *k)
         addr_text(k->peer, text, sizeof text);
     err_set(&e, connecting ? ERR_CONNECT : ERR_IO, "%s%s: %s",
             connecting ? "cannot connect to " : "", text, strerror(k->error));
-    k->is_ended = true;
+    k->is_ended = k->error_told = true;
     if (k->s.handler->on_error)
         k->s.handler->on_error(&k->s, &e);
 }
@@ -232,7 +233,7 @@ static void on_event(struct io *io, uint32_t events)
         k->has_hangup = true;
     if (events & EPOLLOUT)
         on_writable(k);
-    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
+    if (!k->error && (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR))) {
         k->is_readable = true;
         if (k->state == SOCK_OPEN)
             read_some(k);
@@ -250,7 +251,7 @@ static void run_task(struct task *t)
         if (k->state != SOCK_OPEN)
             return;
     }
-    if (k->error && !k->is_ended) {
+    if (k->error && !k->error_told) {
         if (k->state == SOCK_CLOSING)
             sock_destroy(k);
         else
