@@ -272,10 +272,8 @@ static void close_on(struct shard *sh, void *arg)
     listeners_close_on(arg, shard_index(sh));
 }
 
-void listeners_close_tcp(struct listeners *ls)
+static void close_dealt_tcp(struct listeners *ls)
 {
-    for (int i = 0; i < ls->n_workers; i++)
-        team_run_on(ls->team, i, close_on, ls);
     int kept = 0;
     for (int i = 0; i < ls->n_dealt; i++) {
         if (addr_is_unix(listener_addr(ls->dealt[i])))
@@ -284,6 +282,20 @@ void listeners_close_tcp(struct listeners *ls)
             listener_close(ls->dealt[i]);
     }
     ls->n_dealt = kept;
+}
+
+void listeners_close_tcp(struct listeners *ls)
+{
+    for (int i = 0; i < ls->n_workers; i++)
+        team_run_on(ls->team, i, close_on, ls);
+    close_dealt_tcp(ls);
+}
+
+void listeners_abandon_tcp(struct listeners *ls)
+{
+    for (int i = 0; i < ls->n_workers; i++)
+        listeners_close_on(ls, i);
+    close_dealt_tcp(ls);
 }
 
 void listeners_free(struct listeners *ls)

@@ -33,6 +33,10 @@ void listeners_set_defer_accept(struct listeners *ls, int seconds);
 /* Closes the TCP sockets; Unix sockets stay, for the console. */
 void listeners_close_tcp(struct listeners *ls);
 
+/* Of listeners that were never started: another process goes on with them, or
+ * has closed them. */
+void listeners_abandon_tcp(struct listeners *ls);
+
 /* On a worker's thread: closes its sockets. */
 void listeners_close_on(struct listeners *ls, int worker);
 

@@ -26,6 +26,7 @@
 #include "main/requests.h"
 #include "main/stats_log.h"
 #include "main/stop.h"
+#include "main/supervisor.h"
 #include "net/quic.h"
 
 enum {
@@ -200,25 +201,68 @@ static int make_team(struct app *app, struct err *e)
     return signals_start(&app->signals, app->loop, on_signal, app, e);
 }
 
+/* After a crash: the file as it is now, but what is fixed at start. If it
+ * cannot be read, what the first process had read still holds. */
+static void read_anew(struct app *app)
+{
+    struct conf *conf;
+    struct tls_pair tls;
+    struct err e;
+    if (conf_reload(app->conf, &conf, &e)) {
+        log_error("%s; going on with the configuration of the start", e.text);
+        return;
+    }
+    if (tls_pair_load(&tls, conf, &e)) {
+        log_error("%s; going on with the configuration of the start", e.text);
+        conf_unref(conf);
+        return;
+    }
+    tls_pair_unref(&app->tls);
+    conf_unref(app->conf);
+    app->tls = tls;
+    app->conf = conf;
+}
+
+/* Returns in the serving process. */
+static int begin_supervision(struct app *app, char why[ERR_TEXT_MAX],
+                             struct err *e)
+{
+    int rc = pidfile_write(app->conf->pidfile, e);
+    if (rc)
+        return rc;
+    app->has_pidfile = true;
+    supervisor_run(app, why, ERR_TEXT_MAX);
+    if (why[0])
+        read_anew(app);
+    return 0;
+}
+
 static int start(struct app *app, struct err *e)
 {
+    char why[ERR_TEXT_MAX] = "";
     int rc = prepare(app, e);
+    bool has_supervisor = rc == 0 && app->conf->supervisor;
     if (rc == 0 && app->args.is_daemon)
         rc = go_to_background(app, e);
+    if (rc == 0 && has_supervisor)
+        rc = begin_supervision(app, why, e);
     if (rc == 0)
         rc = reload_open_log(app, app->conf, true, e);
     if (rc)
         return rc;
     app->has_log = true;
+    if (why[0])
+        log_error("%s: all its sessions are lost; this process goes on", why);
     crash_install();
     reload_log_warnings(app->conf);
     check_files(app);
     rc = make_team(app, e);
-    if (rc == 0)
+    if (rc == 0 && !has_supervisor) {
         rc = pidfile_write(app->conf->pidfile, e);
+        app->has_pidfile = rc == 0;
+    }
     if (rc)
         return rc;
-    app->has_pidfile = true;
     rc = team_start(app->team, e);
     if (rc == 0)
         rc = listeners_start(app->listeners, app->loop, app->team, e);
@@ -236,6 +280,7 @@ static void say_up(struct app *app)
              OpenSSL_version(OPENSSL_VERSION));
     notify_ready();
     daemon_report_up(&app->report);
+    supervisor_tell_up(app);
 }
 
 /* --- end --------------------------------------------------------------------
@@ -262,7 +307,7 @@ static void tear_down(struct app *app)
 
 static int run(const struct args *args)
 {
-    struct app app = {.args = *args, .report = -1};
+    struct app app = {.args = *args, .report = -1, .to_supervisor = -1};
     struct err e = {0};
     signals_block();
     int rc = start(&app, &e);

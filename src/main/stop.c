@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "main/app.h"
 #include "main/notify.h"
+#include "main/supervisor.h"
 
 enum {
     POLL_US = 50 * 1000,
@@ -42,6 +43,7 @@ static void end(struct app *app)
         return;
     app->stop = STOP_ENDS;
     notify_stopping();
+    supervisor_tell_stopping(app);
     atomic_store(&app->shared->is_shutting_down, true);
     timer_clear(app->loop, &app->stop_timer);
     app->stop_limit.on_fire = on_limit;
@@ -111,6 +113,7 @@ static void wait_for(struct app *app, enum shutdown_mode mode)
     if (!is_first)
         return;
     notify_stopping();
+    supervisor_tell_stopping(app);
     listeners_close_tcp(app->listeners);
     quic_listeners_drain(app->quic);
     app->stop_timer.on_fire = on_poll;
