@@ -223,16 +223,25 @@ void pool_stop_waiting(struct client *c)
         end_waiting(c);
 }
 
+/* After a failure one attempt is made every server_login_retry. */
+static bool must_back_off(const struct pool *p)
+{
+    int64_t failed = atomic_load(&p->rec->failed_us);
+    if (!failed)
+        return false;
+    return p->n_servers[SERVER_LOGIN] > 0 ||
+           shard_now(p->shard) - failed < p->shard->conf->server_login_retry_us;
+}
+
 /* While servers cannot be had and there is none, a client is told why instead
- * of being kept; one more attempt begins, for the next. */
+ * of being kept, up to the next attempt: who comes then waits for it. */
 static bool fail_fast(struct client *c)
 {
     struct pool *p = c->pool;
     char state[6], text[FAIL_TEXT_MAX];
-    if (p->rec->n_servers > 0 || !atomic_load(&p->rec->failed_us) ||
+    if (p->rec->n_servers > 0 || !must_back_off(p) ||
         !pool_rec_failure(p->rec, state, text, sizeof text))
         return false;
-    pool_dispatch_later(p);
     client_close(c, "08P01",
                  "server login has been failing, cached error: %s "
                  "(server_login_retry)",
@@ -289,16 +298,6 @@ static bool may_use_reserve(const struct pool *p)
     const struct client *c =
         container_of(first, const struct client, node_pool);
     return shard_now(p->shard) - c->wait_us >= conf->reserve_pool_timeout_us;
-}
-
-/* After a failure one attempt is made every server_login_retry. */
-static bool must_back_off(const struct pool *p)
-{
-    int64_t failed = atomic_load(&p->rec->failed_us);
-    if (!failed)
-        return false;
-    return p->n_servers[SERVER_LOGIN] > 0 ||
-           shard_now(p->shard) - failed < p->shard->conf->server_login_retry_us;
 }
 
 static bool open_one(struct pool *p)
