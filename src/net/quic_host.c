@@ -39,6 +39,13 @@ static void flush_dirty(struct quic_host *h)
 static void on_task(struct task *t)
 {
     struct quic_host *h = container_of(t, struct quic_host, task);
+    /* One more look at the sockets, without waiting: what they have for us by
+     * now leaves in the same packets. */
+    h->has_yielded = !h->has_yielded;
+    if (h->has_yielded) {
+        loop_defer(h->loop, t);
+        return;
+    }
     deliver_owed(h);
     flush_dirty(h);
 }

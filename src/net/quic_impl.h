@@ -129,6 +129,7 @@ void quic_demux(struct quic_socket *s, const struct addr *from,
 struct quic_host {
     struct loop *loop;
     struct task task;
+    bool has_yielded;  /* of the task, once before it flushes */
     struct list dirty; /* connections to write */
     struct list owed;  /* streams whose owner is to be told something */
     struct list sockets;
