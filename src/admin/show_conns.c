@@ -100,7 +100,29 @@ static const char *state_word(const struct conn_view *v)
     return v->state;
 }
 
-static void put_columns(struct job *j, const struct conn_view *v)
+/* In the tables of sockets they say which side it is, and an idle client is an
+ * active one, as in PgBouncer. */
+static const char *socket_state_word(const struct conn_view *v)
+{
+    static const char *const words[][3] = {
+        {"idle", "cl_active", "sv_idle"},
+        {"active", "cl_active", "sv_active"},
+        {"waiting", "cl_waiting", "sv_waiting"},
+        {"login", "cl_login", "sv_login"},
+        {"active_cancel_req", "cl_active_cancel_req", "sv_active_cancel"},
+        {"being_canceled", "cl_active", "sv_being_canceled"},
+        {"used", "cl_active", "sv_used"},
+        {"tested", "cl_active", "sv_tested"},
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+        if (!strcmp(v->state, words[i][0]))
+            return words[i][v->is_client ? 1 : 2];
+    return v->state;
+}
+
+static void put_columns(struct job *j, const struct conn_view *v,
+                        const char *state)
 {
     struct table *t = &j->table;
     struct end remote, local;
@@ -110,7 +132,7 @@ static void put_columns(struct job *j, const struct conn_view *v)
     table_text(t, or_else(v->user, "(nouser)"));
     table_text(t, or_else(v->database, "(nodb)"));
     table_text(t, or_else(v->replication, "none"));
-    table_text(t, state_word(v));
+    table_text(t, state);
     table_text(t, remote.host);
     table_int(t, remote.port);
     table_text(t, local.host);
@@ -132,7 +154,7 @@ static void put_columns(struct job *j, const struct conn_view *v)
 static void put_connection(struct job *j, const struct conn_view *v)
 {
     table_row(&j->table);
-    put_columns(j, v);
+    put_columns(j, v, state_word(v));
     table_row_end(&j->table);
 }
 
@@ -178,7 +200,7 @@ static void put_socket(struct job *j, const struct conn_view *v)
     struct table *t = &j->table;
 
     table_row(t);
-    put_columns(j, v);
+    put_columns(j, v, socket_state_word(v));
     for (int i = 0; i < POSITIONS; i++)
         table_int(t, 0);
     table_int(t, v->stream ? (int64_t)stream_pending(v->stream) : 0);

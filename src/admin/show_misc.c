@@ -118,7 +118,7 @@ static void put_worker(struct shard *sh, struct job *j)
     table_int(t, shard_index(sh));
     table_int(t, c.clients);
     table_int(t, c.login_clients);
-    table_int(t, c.used_servers);
+    table_int(t, c.servers);
     table_int(t, c.pools);
     table_int(t, (int64_t)ls->turns);
     table_int(t, (int64_t)ls->events);
@@ -148,8 +148,7 @@ static void add_counts(struct shard *sh, struct job *j)
     sum->clients += c.clients;
     sum->login_clients += c.login_clients;
     sum->used_clients += c.used_clients;
-    sum->used_servers += c.used_servers;
-    sum->free_servers += c.free_servers;
+    sum->servers += c.servers;
     sum->dns_names += c.dns_names;
     sum->dns_pending += c.dns_pending;
     sum->pools += c.pools;
@@ -202,8 +201,8 @@ static void put_lists(struct job *j)
     put_count(j, "free_clients", 0); /* their memory goes back to the heap */
     put_count(j, "used_clients", c->used_clients);
     put_count(j, "login_clients", c->login_clients);
-    put_count(j, "free_servers", c->free_servers);
-    put_count(j, "used_servers", c->used_servers);
+    put_count(j, "free_servers", 0);
+    put_count(j, "used_servers", c->servers);
     put_count(j, "dns_names", (int64_t)c->dns_names);
     put_count(j, "dns_zones", 0);
     put_count(j, "dns_queries", (int64_t)c->dns_pending);
@@ -246,8 +245,7 @@ static void put_mem(struct job *j)
     statement_totals(&n, &bytes);
     put_memory(j, "statement", n ? bytes / n : 0, n, 0, bytes);
     put_objects(j, "client_cache", c->client_size, (size_t)c->clients);
-    put_objects(j, "server_cache", c->server_size,
-                (size_t)c->used_servers + (size_t)c->free_servers);
+    put_objects(j, "server_cache", c->server_size, (size_t)c->servers);
     put_objects(j, "pool_cache", c->pool_size, (size_t)c->pools);
     put_memory(j, "iobuf_cache", 1, c->buffer_bytes, c->spare_bytes,
                c->buffer_bytes + c->spare_bytes);

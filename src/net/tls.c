@@ -682,3 +682,9 @@ struct stream *tls_connect(struct stream *lower, struct tls_ctx *ctx,
         set_alpn(t, alpn);
     return start(t);
 }
+
+const char *tls_text(const struct tls_info *info, char buf[TLS_TEXT_MAX])
+{
+    snprintf(buf, TLS_TEXT_MAX, "%s/%s", info->version, info->cipher);
+    return buf;
+}

@@ -36,6 +36,10 @@ struct tls_info {
     bool is_tunnel;
 };
 
+/* "TLSv1.3/TLS_AES_256_GCM_SHA384"; buf is returned. */
+enum { TLS_TEXT_MAX = 96 };
+const char *tls_text(const struct tls_info *info, char buf[TLS_TEXT_MAX]);
+
 /* Answers a handshake. fed is what was read of it already (direct TLS; empty
  * after an SSLRequest). is_direct insists on ALPN "postgresql", as PostgreSQL
  * does; else a client may do without ALPN. on_open() or on_error() follows.

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 
 #include "base/log.h"
 #include "net/tls.h"
@@ -40,13 +41,25 @@ void client_set_state(struct client *c, enum client_state to)
     c->state = (uint8_t)to;
 }
 
+/* A peer on a Unix socket has no address, but a process. */
+static void unix_peer_text(const struct client *c, char *buf, size_t cap)
+{
+    struct ucred peer;
+    socklen_t len = sizeof peer;
+    if (getsockopt(stream_fd(c->stream), SOL_SOCKET, SO_PEERCRED, &peer, &len))
+        snprintf(buf, cap, "unix");
+    else
+        snprintf(buf, cap, "unix(%ld):%d", (long)peer.pid,
+                 c->shard->conf->listen_port);
+}
+
 const char *client_name(const struct client *c, char buf[CLIENT_NAME_MAX])
 {
     struct addr a, self;
     char at[ADDR_TEXT_MAX] = "?";
     if (c->stream && !stream_ends(c->stream, &a, &self)) {
         if (addr_is_unix(&a))
-            slice_copy(slice_str("unix"), at, sizeof at);
+            unix_peer_text(c, at, sizeof at);
         else
             addr_text(&a, at, sizeof at);
     }
@@ -59,6 +72,7 @@ const char *client_name(const struct client *c, char buf[CLIENT_NAME_MAX])
 /* ------------------------------------------------------------------ stream */
 
 static void console_data(struct client *c, const char *p, size_t n);
+static void teardown(struct client *c);
 
 static void on_data(struct stream *st, const char *p, size_t n)
 {
@@ -108,6 +122,8 @@ static void on_eof(struct stream *st)
     struct client *c = st->owner;
     if (c->state == CLIENT_CANCEL)
         client_drop(c, "cancel requester left");
+    else if (client_login_is_silent(c))
+        teardown(c);
     else
         client_finish(c, "client unexpected eof");
 }
@@ -120,7 +136,9 @@ static void on_error(struct stream *st, const struct err *e)
     char why[ERR_TEXT_MAX];
     snprintf(why, sizeof why, "client connection: %.300s", e->text);
     c->is_gone = true;
-    if (st->kind == STREAM_QUIC)
+    if (client_login_is_silent(c))
+        teardown(c);
+    else if (st->kind == STREAM_QUIC)
         client_drop(c, "%s", why);
     else
         client_finish(c, why);

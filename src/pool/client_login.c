@@ -186,12 +186,20 @@ static void begin_session(struct client *c)
     c->request_us = shard_now(c->shard);
 }
 
-/* The session and its server stay together until one of them ends. */
-void client_login_replicate(struct client *c, struct server *s)
+/* Of those that wait for the settings of a server. */
+static void leave_waiting(struct client *c)
 {
     struct pool *p = c->pool;
     list_remove(&c->node_pool);
     p->n_login_waiting--;
+    p->stats.wait_time_us += (uint64_t)(shard_now(c->shard) - c->wait_us);
+}
+
+/* The session and its server stay together until one of them ends. */
+void client_login_replicate(struct client *c, struct server *s)
+{
+    struct pool *p = c->pool;
+    leave_waiting(c);
     c->params = pg_params_ref(s->params);
     client_login_free(c);
     send_welcome(c);
@@ -218,13 +226,11 @@ static void open_replication(struct client *c)
 
 void client_login_welcome(struct client *c)
 {
-    struct pool *p = c->pool;
     if (c->replication) {
         open_replication(c);
         return;
     }
-    list_remove(&c->node_pool);
-    p->n_login_waiting--;
+    leave_waiting(c);
     begin_session(c);
     if (c->state == CLIENT_IDLE && c->in.n)
         client_read_ahead(c);
@@ -234,19 +240,21 @@ void client_login_refuse(struct client *c, const char *sqlstate,
                          const char *text)
 {
     if (c->login && c->login->step == STEP_WELCOME) {
-        list_remove(&c->node_pool);
-        c->pool->n_login_waiting--;
+        leave_waiting(c);
         c->login->step = STEP_STARTUP;
     }
     client_close(c, sqlstate, "%s", text);
 }
 
+bool client_login_is_silent(const struct client *c)
+{
+    return c->state == CLIENT_LOGIN && c->login && c->login->n_received == 0;
+}
+
 void client_login_leave(struct client *c)
 {
-    if (c->login && c->login->step == STEP_WELCOME) {
-        list_remove(&c->node_pool);
-        c->pool->n_login_waiting--;
-    }
+    if (c->login && c->login->step == STEP_WELCOME)
+        leave_waiting(c);
 }
 
 /* The console speaks for itself: settings that drivers look for. */
@@ -282,12 +290,18 @@ static bool within(atomic_int *n, int limit)
 
 static void log_login(struct client *c)
 {
-    char name[CLIENT_NAME_MAX];
-    const struct tls_info *tls = stream_tls(c->stream);
+    static const char *const replication[] = {
+        [PG_REPLICATION_OFF] = "no",
+        [PG_REPLICATION_PHYSICAL] = "yes",
+        [PG_REPLICATION_LOGICAL] = "database",
+    };
+    char name[CLIENT_NAME_MAX], tls[TLS_TEXT_MAX];
+    const struct tls_info *info = stream_tls(c->stream);
     if (!c->shard->conf->log_connections)
         return;
-    log_info("%s login attempt: db=%s user=%s tls=%s", client_name(c, name),
-             c->login->database, c->login->user, tls ? tls->version : "no");
+    log_info("%s login attempt: db=%s user=%s tls=%s replication=%s",
+             client_name(c, name), c->login->database, c->login->user,
+             info ? tls_text(info, tls) : "no", replication[c->replication]);
 }
 
 static void register_client(struct client *c)
@@ -330,6 +344,7 @@ static void admit(struct client *c, const struct conf_db *cdb)
         return;
     }
     c->login->step = STEP_WELCOME;
+    c->wait_us = shard_now(sh);
     list_push_back(&c->pool->login_waiting, &c->node_pool);
     c->pool->n_login_waiting++;
     if (c->replication)

@@ -320,6 +320,9 @@ void client_login_secured(struct client *c);
 /* The transport is secured: no request for TLS or GSSAPI is granted. */
 void client_login_is_secured(struct client *c);
 void client_login_leave(struct client *c);
+/* Nothing was said yet: who connects and leaves like this only looks whether
+ * somebody listens, and is no line of the log worth. */
+bool client_login_is_silent(const struct client *c);
 void client_login_free(struct client *c);
 void client_login_expire(struct shard *sh);
 const char *client_login_user(const struct client *c);

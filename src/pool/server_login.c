@@ -429,15 +429,31 @@ void server_login_done(struct server *s)
         pool_give_server(s);
 }
 
+/* Which local port it is tells a packet filter, or pg_stat_activity. */
+static void log_connection(const struct server *s)
+{
+    char name[SERVER_NAME_MAX], at[ADDR_TEXT_MAX], tls[TLS_TEXT_MAX];
+    const struct tls_info *info = stream_tls(s->stream);
+    struct addr peer, self;
+    server_name(s, name);
+    if (!stream_ends(s->stream, &peer, &self) && !addr_is_unix(&peer)) {
+        addr_text(&self, at, sizeof at);
+        log_info("%s new connection to server (from %s)", name, at);
+    } else {
+        log_info("%s new connection to server", name);
+    }
+    if (info)
+        log_info("%s SSL established: %s", name, tls_text(info, tls));
+}
+
 static void finish(struct server *s)
 {
     struct pool *p = s->pool;
     const char *query = p->cdb->connect_query;
-    char name[SERVER_NAME_MAX];
     server_login_free(s);
     server_add_subflows(s);
     if (p->shard->conf->log_connections)
-        log_info("%s new connection to server", server_name(s, name));
+        log_connection(s);
     if (s->is_replication) {
         struct client *c = replication_client(s);
         if (c)

@@ -396,6 +396,23 @@ int shard_count_servers(const struct shard *sh)
 /* ---------------------------------------------------------------------- views
  */
 
+static int64_t wait_in_front(const struct shard *sh, const struct list *waiting)
+{
+    const struct list *first = waiting->next;
+    if (list_empty(waiting))
+        return 0;
+    return shard_now(sh) -
+           container_of(first, const struct client, node_pool)->wait_us;
+}
+
+/* Of the clients that want a server, or the settings of one; 0 when none
+ * waits. */
+static int64_t longest_wait(const struct pool *p)
+{
+    return MAX(wait_in_front(p->shard, &p->waiting),
+               wait_in_front(p->shard, &p->login_waiting));
+}
+
 void shard_each_pool(struct shard *sh, pool_view_cb cb, void *arg)
 {
     list_for(n, &sh->pools)
@@ -415,24 +432,21 @@ void shard_each_pool(struct shard *sh, pool_view_cb cb, void *arg)
             .sv_used = p->n_servers[SERVER_USED],
             .sv_tested = p->n_servers[SERVER_TESTED],
             .sv_login = p->n_servers[SERVER_LOGIN],
+            .maxwait_us = longest_wait(p),
             .stats = p->stats,
         };
-        struct list *first = list_first(&p->waiting);
-        if (first)
-            v.maxwait_us = shard_now(sh) -
-                           list_entry(first, struct client, node_pool)->wait_us;
         cancel_count(p, &v.cl_active_cancel, &v.cl_waiting_cancel);
         v.sv_active_cancel = v.cl_active_cancel;
         cb(arg, &v);
     }
 }
 
-static void view_tls(const struct stream *st, char *buf, size_t cap)
+static void view_tls(const struct stream *st, char buf[TLS_TEXT_MAX])
 {
     const struct tls_info *tls = st ? stream_tls(st) : NULL;
     buf[0] = 0;
     if (tls)
-        snprintf(buf, cap, "%s/%s", tls->version, tls->cipher);
+        tls_text(tls, buf);
 }
 
 static void view_application(const struct pg_params *params,
@@ -471,7 +485,7 @@ static const char *client_state_name(const struct client *c)
 
 void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg)
 {
-    char tls[128];
+    char tls[TLS_TEXT_MAX];
     int64_t now = shard_now(sh);
     list_for(n, &sh->clients)
     {
@@ -496,7 +510,7 @@ void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg)
             .backend_pid = c->server ? c->server->pid : 0,
             .may_use_mptcp = sh->conf->listen_mptcp,
         };
-        view_tls(c->stream, tls, sizeof tls);
+        view_tls(c->stream, tls);
         view_application(c->params, &v);
         cb(arg, &v);
     }
@@ -504,7 +518,7 @@ void shard_each_client(struct shard *sh, conn_view_cb cb, void *arg)
 
 void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg)
 {
-    char tls[128];
+    char tls[TLS_TEXT_MAX];
     int64_t now = shard_now(sh);
     list_for(m, &sh->pools)
     {
@@ -532,7 +546,7 @@ void shard_each_server(struct shard *sh, conn_view_cb cb, void *arg)
                     .backend_pid = s->pid,
                     .may_use_mptcp = server_wants_mptcp(s),
                 };
-                view_tls(s->stream, tls, sizeof tls);
+                view_tls(s->stream, tls);
                 view_application(s->params, &v);
                 cb(arg, &v);
             }
@@ -549,16 +563,6 @@ static size_t count_buffers(const struct pool *p)
             bytes += s->in.cap + (s->stream ? stream_pending(s->stream) : 0);
         }
     return bytes;
-}
-
-/* Of the client in front; 0 when none waits. */
-static int64_t longest_wait(const struct pool *p)
-{
-    const struct list *first = p->waiting.next;
-    if (list_empty(&p->waiting))
-        return 0;
-    return shard_now(p->shard) -
-           container_of(first, const struct client, node_pool)->wait_us;
 }
 
 void shard_get_counts(struct shard *sh, struct shard_counts *out)
@@ -586,11 +590,8 @@ void shard_get_counts(struct shard *sh, struct shard_counts *out)
     list_for(m, &sh->pools)
     {
         const struct pool *p = list_entry(m, struct pool, node);
-        int all = pool_count_servers(p);
-        int idle = p->n_servers[SERVER_IDLE] + p->n_servers[SERVER_USED];
         out->pools++;
-        out->used_servers += all - idle;
-        out->free_servers += idle;
+        out->servers += pool_count_servers(p);
         out->buffer_bytes += count_buffers(p);
         out->maxwait_us = MAX(out->maxwait_us, longest_wait(p));
     }

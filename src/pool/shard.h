@@ -154,7 +154,7 @@ struct peer_counts shard_peer_counts(const struct shard *sh, int id);
 
 struct shard_counts {
     int clients, login_clients, used_clients;
-    int pools, used_servers, free_servers;
+    int pools, servers;
     uint64_t lent, borrowed;
     uint64_t moved_in, moved_out; /* clients */
     int64_t cpu_us;
