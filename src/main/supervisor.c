@@ -77,6 +77,9 @@ static void become_child(struct supervisor *s, int to_parent)
     sigemptyset(&chld);
     sigaddset(&chld, SIGCHLD);
     (void)pthread_sigmask(SIG_UNBLOCK, &chld, NULL);
+    /* Signals come from the parent, not also from the terminal: the second one
+     * means haste. */
+    (void)setpgid(0, 0);
     /* Without a parent nobody has the pid file: end in good order. */
     (void)prctl(PR_SET_PDEATHSIG, SIGINT);
     s->app->to_supervisor = to_parent;
