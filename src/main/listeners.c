@@ -76,18 +76,29 @@ static int open_tcp(struct listeners *ls, const struct addr *at,
     return rc;
 }
 
+/* An address that is elsewhere for now, as of a pair of machines the one that
+ * moves between them, does not keep the others from serving. */
 static int open_all_tcp(struct listeners *ls, const struct conf *c,
                         struct err *e)
 {
     struct addresses as;
     int rc =
         addresses_find(&as, "listen_addr", &c->listen_addr, c->listen_port, e);
+    struct err missing = {0};
     for (int i = 0; i < as.n && rc == 0; i++) {
         rc = open_tcp(ls, &as.at[i], c, e);
         if (rc && as.is_optional[i]) {
             log_warning("%s; going on without IPv6", e->text);
             rc = 0;
+        } else if (rc == ERR_NOTFOUND) {
+            log_warning("%s", e->text);
+            missing = *e;
+            rc = 0;
         }
+    }
+    if (rc == 0 && missing.text[0] && ls->n_tcp == 0) {
+        *e = missing;
+        rc = ERR_NOTFOUND;
     }
     return rc;
 }

@@ -46,6 +46,7 @@ struct listener {
 static int fail(const struct addr *at, const char *what, int cause,
                 struct err *e)
 {
+    bool is_missing = cause == EADDRNOTAVAIL || cause == EAFNOSUPPORT;
     char where[ADDR_TEXT_MAX];
     if (addr_is_unix(at)) {
         addr_text(at, where, sizeof where);
@@ -62,8 +63,9 @@ static int fail(const struct addr *at, const char *what, int cause,
     else if (cause == EACCES)
         advice = "; a port below 1024 needs privileges";
     addr_host_text(at, where, sizeof where);
-    return err_set(e, ERR_CONF, "listen_addr %s port %d: cannot %s: %s%s",
-                   where, addr_port(at), what, strerror(cause), advice);
+    return err_set(e, is_missing ? ERR_NOTFOUND : ERR_CONF,
+                   "listen_addr %s port %d: cannot %s: %s%s", where,
+                   addr_port(at), what, strerror(cause), advice);
 }
 
 static int set_flag(int fd, int level, int name)
