@@ -11,6 +11,7 @@
 #include "main/addresses.h"
 #include "main/notify.h"
 #include "net/listener.h"
+#include "net/mptcp.h"
 
 enum {
     SHARED_MAX = 64, /* Unix and handed-over sockets */
@@ -128,7 +129,20 @@ static int open_unix(struct listeners *ls, const struct conf *c, uid_t owner,
     return 0;
 }
 
-static int adopt(struct listeners *ls, int first, int n, struct err *e)
+static void warn_without_mptcp(const struct listener *l)
+{
+    char where[ADDR_TEXT_MAX];
+    if (addr_is_unix(listener_addr(l)) ||
+        mptcp_use_of(listener_fd(l)) == MPTCP_USED)
+        return;
+    addr_text(listener_addr(l), where, sizeof where);
+    log_warning("listen_mptcp has no effect on %s: the socket was handed over "
+                "without it (systemd: SocketProtocol=mptcp)",
+                where);
+}
+
+static int adopt(struct listeners *ls, const struct conf *c, int first, int n,
+                 struct err *e)
 {
     if (n > SHARED_MAX)
         return err_set(e, ERR_CONF, "%d sockets handed over; %d are too many",
@@ -138,6 +152,8 @@ static int adopt(struct listeners *ls, int first, int n, struct err *e)
         if (rc)
             return rc;
         listener_keep_file(ls->dealt[i]);
+        if (c->listen_mptcp)
+            warn_without_mptcp(ls->dealt[i]);
         ls->n_dealt++;
     }
     return 0;
@@ -153,7 +169,7 @@ int listeners_open(struct listeners **out, const struct conf *c, int n_workers,
     ls->tcp = mem_new_array((size_t)n_workers * ADDRESSES_MAX, sizeof *ls->tcp);
     int rc;
     if (n_given)
-        rc = adopt(ls, first, n_given, e);
+        rc = adopt(ls, c, first, n_given, e);
     else
         rc = open_unix(ls, c, owner, e);
     if (rc == 0 && n_given == 0)

@@ -76,6 +76,10 @@ static int set_flag(int fd, int level, int name)
 
 static void set_defer_accept(int fd, int seconds)
 {
+    /* With it a subflow that joins, and says nothing, would count only after
+     * a second. */
+    if (mptcp_use_of(fd) == MPTCP_USED)
+        return;
     /* A refusal costs a wake-up, nothing else. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds,
                      sizeof seconds);

@@ -23,6 +23,8 @@ struct info {
     uint64_t bytes_retrans, bytes_sent, bytes_received, bytes_acked;
 };
 
+enum { TCP_SYN_SENT_STATE = 2 }; /* of netinet/tcp.h, which linux/tcp.h bars */
+
 /* Header of both subflow arrays, and an array behind it. */
 #define SUBFLOW_ARRAY(type)                                                    \
     struct {                                                                   \
@@ -130,6 +132,21 @@ static int read_plain(int fd, struct mptcp_subflow *out)
     describe(out, &tcp);
     return addr_of_self(fd, &out->local) || addr_of_peer(fd, &out->remote) ? 0
                                                                            : 1;
+}
+
+bool mptcp_is_settled(int fd)
+{
+    SUBFLOW_ARRAY(struct tcp_info) tcp = {0};
+    socklen_t n = sizeof tcp;
+    tcp.head.size_subflow_data = sizeof tcp.head;
+    tcp.head.size_user = sizeof tcp.item[0];
+    if (getsockopt(fd, SOL_MPTCP, MPTCP_TCPINFO, &tcp, &n))
+        return true;
+    for (uint32_t i = 0; i < MIN(tcp.head.num_subflows, MPTCP_SUBFLOWS_MAX);
+         i++)
+        if (tcp.item[i].tcpi_state == TCP_SYN_SENT_STATE)
+            return false;
+    return true;
 }
 
 /* The flags of a subflow are told by sock_diag(7) only. */

@@ -46,6 +46,9 @@ struct mptcp_subflow {
     int backup; /* 1, 0; -1: unknown */
 };
 
+/* False while a subflow that this side asked for was not answered yet. */
+bool mptcp_is_settled(int fd);
+
 /* How many there are, at most MPTCP_SUBFLOWS_MAX. A TCP connection without
  * MPTCP has one, whose backup is -1; any other descriptor none. */
 int mptcp_read_subflows(int fd, struct mptcp_subflow out[MPTCP_SUBFLOWS_MAX]);

@@ -76,7 +76,7 @@ static int check_capability(struct err *e)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
                    "the process lacks CAP_NET_ADMIN (systemd: "
-                   "AmbientCapabilities=CAP_NET_ADMIN)");
+                   "CapabilityBoundingSet and AmbientCapabilities)");
 }
 
 /* --- the family ------------------------------------------------------------

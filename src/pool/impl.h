@@ -385,7 +385,9 @@ void server_login_free(struct server *s);
  * mptcp_subflows, asked for after the login and counted later. */
 bool server_wants_mptcp(const struct server *s);
 NODISCARD int server_check_mptcp(struct server *s, struct err *e);
-void server_add_subflows(struct server *s);
+/* True when some are on their way. */
+bool server_add_subflows(struct server *s);
+bool server_has_subflows(const struct server *s); /* all were answered */
 void server_count_subflows(struct server *s);
 
 /* Opens or closes the path manager, as the configuration says. */

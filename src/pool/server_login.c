@@ -20,14 +20,17 @@
 
 enum { ADDRS_MAX = 16, LOGIN_MESSAGE_MAX = 65536 };
 
+enum { SUBFLOWS_LOOK_US = 2000, SUBFLOWS_WAIT_US = 1000 * 1000 };
+
 enum login_step {
     STEP_RESOLVE,
     STEP_CONNECT,
     STEP_SSL_ANSWER,
     STEP_TLS,
     STEP_AUTH,
-    STEP_WORK,  /* a helper thread hashes the password */
-    STEP_READY, /* AuthenticationOk came */
+    STEP_WORK,     /* a helper thread hashes the password */
+    STEP_READY,    /* AuthenticationOk came */
+    STEP_SUBFLOWS, /* logged in; those of mptcp_subflows are on their way */
 };
 
 struct server_login {
@@ -39,7 +42,10 @@ struct server_login {
     int n_at, next_at;
     struct auth_server *auth;
     struct inbuf in;
-    bool tls_refused; /* prefer: goes on without */
+    bool tls_refused;      /* prefer: goes on without */
+    struct server *server; /* whose it is, for the timer */
+    struct timer timer;
+    int64_t subflows_until_us;
 };
 
 static void try_host(struct server *s);
@@ -51,6 +57,7 @@ void server_login_free(struct server *s)
         return;
     if (l->question)
         resolve_cancel(l->question);
+    timer_clear(s->pool->shard->loop, &l->timer);
     auth_server_free(l->auth);
     inbuf_clear(&l->in);
     free(l);
@@ -449,9 +456,8 @@ static void log_connection(const struct server *s)
 static void finish(struct server *s)
 {
     struct pool *p = s->pool;
-    const char *query = p->cdb->connect_query;
+    const char *query = p->cdb ? p->cdb->connect_query : NULL;
     server_login_free(s);
-    server_add_subflows(s);
     if (p->shard->conf->log_connections)
         log_connection(s);
     if (s->is_replication) {
@@ -469,6 +475,39 @@ static void finish(struct server *s)
     } else {
         server_login_done(s);
     }
+}
+
+/* What came behind ReadyForQuery goes with it. */
+static void finish_later(struct timer *t)
+{
+    struct server_login *l = container_of(t, struct server_login, timer);
+    struct server *s = l->server;
+    struct loop *loop = s->pool->shard->loop;
+    if (!server_has_subflows(s) && loop_now_us(loop) < l->subflows_until_us) {
+        timer_set(loop, t, loop_now_us(loop) + SUBFLOWS_LOOK_US);
+        return;
+    }
+    struct inbuf in = l->in;
+    l->in = (struct inbuf){0};
+    finish(s);
+    if (s->state != SERVER_CLOSED && in.n)
+        link_from_server(s, in.p, in.n);
+    inbuf_clear(&in);
+}
+
+static void ready(struct server *s)
+{
+    struct server_login *l = s->login;
+    struct loop *loop = s->pool->shard->loop;
+    if (!server_add_subflows(s)) {
+        finish(s);
+        return;
+    }
+    l->step = STEP_SUBFLOWS;
+    l->server = s;
+    l->timer.on_fire = finish_later;
+    l->subflows_until_us = loop_now_us(loop) + SUBFLOWS_WAIT_US;
+    timer_set(loop, &l->timer, loop_now_us(loop) + SUBFLOWS_LOOK_US);
 }
 
 static void error_message(struct server *s, struct slice body)
@@ -502,7 +541,7 @@ static void one_message(struct server *s, char type, struct slice body)
         }
         break;
     case PG_MSG_PARAMETER_STATUS:
-        if (l->step == STEP_READY) {
+        if (l->step >= STEP_READY) {
             link_note_parameter(s, body, &is_news);
             return;
         }
@@ -515,7 +554,7 @@ static void one_message(struct server *s, char type, struct slice body)
         break;
     case PG_MSG_READY:
         if (l->step == STEP_READY) {
-            finish(s);
+            ready(s);
             return;
         }
         break;

@@ -6,8 +6,10 @@
  *
  * A connection that fell back is plain TCP from its first packet on, so that is
  * known as soon as it is connected. Subflows are opened once the login has
- * shown that data goes both ways, and counted a while later, since the request
- * succeeds even if the server then refuses. */
+ * shown that data goes both ways; the login waits until they are answered,
+ * since a transfer that begins earlier is queued on the first one. They are
+ * counted a while later: the request succeeds even if the server then refuses.
+ */
 #include "base/log.h"
 #include "net/mptcp.h"
 #include "net/mptcp_pm.h"
@@ -109,21 +111,27 @@ static void note_subflows(const struct server *s, int n, const char *why)
         log_info("%d extra subflows to %s", n, at);
 }
 
-void server_add_subflows(struct server *s)
+bool server_add_subflows(struct server *s)
 {
     struct shard *sh = s->pool->shard;
     int fd = stream_fd(s->stream);
     struct err e;
     if (!sh->path_manager || !s->uses_mptcp)
-        return;
+        return false;
     s->n_subflows_asked = (uint8_t)sh->conf->mptcp_subflows;
     for (int i = 0; i < sh->conf->mptcp_subflows; i++) {
         if (mptcp_pm_add_subflow(sh->path_manager, fd, &e)) {
             note_subflows(s, i, e.text);
-            return;
+            return i > 0;
         }
     }
     s->count_subflows_us = shard_now(sh) + COUNT_AFTER_US;
+    return true;
+}
+
+bool server_has_subflows(const struct server *s)
+{
+    return mptcp_is_settled(stream_fd(s->stream));
 }
 
 void server_count_subflows(struct server *s)

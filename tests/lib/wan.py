@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 
+import pooler as pooler_module
 import procs
 
 CLONE_NEWNET = 0x40000000
@@ -148,3 +149,37 @@ class Wan:
                 self.proc.communicate()
         for space in self.spaces:
             space.close()
+
+
+def put_inside(pooler, space, with_net_admin=False):
+    """Makes a pooler that was not started yet run in a namespace. It is then
+    reached by its Unix socket, and listens on the port of its options."""
+    unix = pooler_module.TRANSPORTS["unix"]
+    pooler.port = pooler.options["listen_port"]
+
+    def prepare():
+        procs.die_with_parent()
+        space.enter()
+
+    def spawn():
+        argv = procs.as_service([pooler.binary, pooler.ini])
+        if with_net_admin:
+            argv[1:1] = ["--inh-caps", "+net_admin", "--ambient-caps",
+                         "+net_admin"]
+        with open(pooler.log_path, "ab") as log:
+            pooler.proc = subprocess.Popen(
+                argv, cwd=pooler.folder, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=prepare)
+
+    def is_up():
+        if pooler.proc.poll() is not None:
+            raise RuntimeError("the pooler ended with %d:\n%s" % (
+                pooler.proc.returncode, pooler.log()))
+        try:
+            unix.connect(pooler).close()
+            return True
+        except OSError:
+            return False
+
+    pooler.spawn, pooler.is_up = spawn, is_up

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -135,7 +136,10 @@ static void test_one_subflow(void **state)
 
 static void test_listener(void **state)
 {
-    const struct listener_options o = {.backlog = 1, .mptcp = true};
+    const struct listener_options o = {
+        .backlog = 1, .mptcp = true, .defer_accept_s = 1};
+    int seconds = -1;
+    socklen_t n = sizeof seconds;
     struct addr at;
     struct listener *l;
     struct err e;
@@ -143,6 +147,12 @@ static void test_listener(void **state)
         skip();
     assert_true(addr_parse_ip(slice_str("127.0.0.1"), 0, &at));
     assert_int_equal(listener_open(&l, &at, &o, &e), 0);
+    /* It would hold back the subflows that join. */
+    listener_set_defer_accept(l, 1);
+    assert_int_equal(
+        getsockopt(listener_fd(l), IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, &n),
+        0);
+    assert_int_equal(seconds, 0);
     for (int is_mptcp = 0; is_mptcp < 2; is_mptcp++) {
         int fd = make_socket(is_mptcp);
         at = *listener_addr(l);
