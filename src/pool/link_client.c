@@ -73,11 +73,13 @@ static enum step flush_message(struct client *c, struct outv *o,
 {
     struct server *s = c->server;
     enum step step = pass(c, o, m);
+    s->has_unflushed = false;
+    if (s->body_left)
+        return step; /* amid a reply: said at its end (consume_server()) */
     struct outv oc;
     outv_init(&oc, c->stream, LINK_SCRATCH_TO_CLIENT);
     link_answer_local(c, s, &oc);
     outv_flush(&oc);
-    s->has_unflushed = false;
     return step;
 }
 
