@@ -27,7 +27,7 @@ struct app {
     struct args args;
     struct daemon_user user;
     uint64_t max_files;
-    int report; /* to the process that started the daemon; -1: none */
+    int report;        /* to the process that started the daemon; -1: none */
     int to_supervisor; /* supervisor.c; -1: there is none */
     bool has_pidfile;
     bool is_background, has_log;

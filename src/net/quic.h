@@ -51,8 +51,8 @@ const char *quic_version(void);
 /* --- shared ------------------------------------------------------------- */
 
 /* The secrets are derived from a private key's file, so that a restart, and
- * another node with that key, knows the tickets, the tokens, and the connections
- * that it has to reset. NULL: random ones. */
+ * another node with that key, knows the tickets, the tokens, and the
+ * connections that it has to reset. NULL: random ones. */
 NODISCARD int quic_shared_new(struct quic_shared **out, const char *key_file,
                               struct err *e);
 void quic_shared_free(struct quic_shared *s); /* NULL is fine */
