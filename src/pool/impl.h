@@ -253,6 +253,7 @@ struct shard {
     struct balance balance;
     uint64_t n_moved_in, n_moved_out;
     int64_t slow_tick_us;          /* janitor.c */
+    int64_t sweep_us;              /* the same, of worker 0 */
     struct mptcp_pm *path_manager; /* NULL without mptcp_subflows */
 };
 

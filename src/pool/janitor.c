@@ -10,6 +10,7 @@
 enum {
     TICK_US = 100 * 1000,
     SLOW_TICK_US = 1000 * 1000,
+    NEVER_WORKED_US = 5 * 1000 * 1000,
 };
 
 static bool is_over(int64_t limit_us, int64_t since_us, int64_t now_us)
@@ -199,6 +200,10 @@ static int64_t unused_limit_us(const struct pool *p)
     if (is_auto && conf->autodb_idle_timeout_us > 0)
         limit = limit > 0 ? MIN(limit, conf->autodb_idle_timeout_us)
                           : conf->autodb_idle_timeout_us;
+    /* No server ever came: perhaps there is no such database, and whoever may
+     * name one can name many. */
+    if (is_auto && !atomic_load(&p->rec->welcome))
+        limit = NEVER_WORKED_US;
     return limit;
 }
 
@@ -266,6 +271,10 @@ static void tick(struct timer *t)
         sh->slow_tick_us = now;
         balance_tick(sh);
         forget_unused(sh);
+        if (sh->index == 0 && now - sh->sweep_us >= SHARED_SWEEP_US) {
+            sh->sweep_us = now;
+            shared_forget_unused(sh->shared, sh->conf);
+        }
         if (has_idle_timeout(sh))
             check_idle_clients(sh);
     }

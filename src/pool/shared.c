@@ -69,6 +69,46 @@ void shared_stop_helpers(struct shared *s)
     thrpool_stop(s->asking);
 }
 
+static void free_pool_rec(struct pool_rec *p)
+{
+    pg_params_unref(p->welcome);
+    pthread_mutex_destroy(&p->fail_lock);
+    free(p->slot);
+    free(p->pool);
+    free(p);
+}
+
+static void free_db_rec(struct db_rec *d)
+{
+    free(d->name);
+    free(d);
+}
+
+/* Those that have been there for so many sweeps. */
+static void free_retired(struct shared *s, uint8_t min_sweeps)
+{
+    struct pool_rec **p = &s->retired_pools;
+    struct db_rec **d = &s->retired_dbs;
+    while (*p) {
+        struct pool_rec *rec = *p;
+        if (rec->n_sweeps++ < min_sweeps) {
+            p = &rec->next_retired;
+            continue;
+        }
+        *p = rec->next_retired;
+        free_pool_rec(rec);
+    }
+    while (*d) {
+        struct db_rec *rec = *d;
+        if (rec->n_sweeps++ < min_sweeps) {
+            d = &rec->next_retired;
+            continue;
+        }
+        *d = rec->next_retired;
+        free_db_rec(rec);
+    }
+}
+
 void shared_free(struct shared *s)
 {
     thrpool_free(s->hashing);
@@ -78,18 +118,15 @@ void shared_free(struct shared *s)
     while (s->pool_list) {
         struct pool_rec *p = s->pool_list;
         s->pool_list = p->next;
-        pg_params_unref(p->welcome);
-        pthread_mutex_destroy(&p->fail_lock);
-        free(p->slot);
-        free(p);
+        free_pool_rec(p);
     }
     HASH_CLEAR(hh, s->dbs);
     while (s->db_list) {
         struct db_rec *d = s->db_list;
         s->db_list = d->next;
-        free(d->name);
-        free(d);
+        free_db_rec(d);
     }
+    free_retired(s, 0);
     free_users(s);
     targets_free(s->targets);
     conf_unref(s->conf);
@@ -146,8 +183,66 @@ struct db_rec *shared_db(struct shared *s, struct slice name)
         d->next = s->db_list;
         s->db_list = d;
     }
+    d->n_sweeps = 0;
     pthread_mutex_unlock(&s->records_lock);
     return d;
+}
+
+enum { SWEEPS_UNUSED = 2, SWEEPS_RETIRED = 2 };
+
+static bool is_unused_db(struct shared *s, const struct conf *conf,
+                         struct db_rec *d)
+{
+    struct slice name = slice_str(d->name);
+    return !atomic_load(&d->n_pools) && !atomic_load(&d->n_clients) &&
+           !atomic_load(&d->is_paused) && !atomic_load(&d->is_disabled) &&
+           !atomic_load(&d->is_wait_close) && !budget_db_count(s, d) &&
+           !conf_is_console_db(name) && !conf_find_db(conf, name);
+}
+
+/* Their `next` stays: somebody may be walking the list. */
+static bool retire_dbs(struct shared *s, const struct conf *conf)
+{
+    bool any = false;
+    for (struct db_rec **at = &s->db_list; *at;) {
+        struct db_rec *d = *at;
+        d->n_sweeps = is_unused_db(s, conf, d) ? d->n_sweeps + 1 : 0;
+        if (d->n_sweeps < SWEEPS_UNUSED) {
+            at = &d->next;
+            continue;
+        }
+        *at = d->next;
+        HASH_DEL(s->dbs, d);
+        d->is_retired = any = true;
+        d->n_sweeps = 0;
+        d->next_retired = s->retired_dbs;
+        s->retired_dbs = d;
+    }
+    return any;
+}
+
+static void retire_pools(struct shared *s)
+{
+    for (struct pool_rec **at = &s->pool_list; *at;) {
+        struct pool_rec *p = *at;
+        if (!p->db->is_retired) {
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        HASH_DEL(s->pools, p);
+        p->next_retired = s->retired_pools;
+        s->retired_pools = p;
+    }
+}
+
+void shared_forget_unused(struct shared *s, const struct conf *conf)
+{
+    pthread_mutex_lock(&s->records_lock);
+    free_retired(s, SWEEPS_RETIRED);
+    if (retire_dbs(s, conf))
+        retire_pools(s);
+    pthread_mutex_unlock(&s->records_lock);
 }
 
 struct user_rec *shared_user(struct shared *s, struct slice name)
@@ -182,6 +277,7 @@ static struct pool_rec *pool_rec_new(struct shared *s, struct db_rec *db,
     struct pool_rec *p = mem_new(sizeof *p);
     p->key.db = p->db = db;
     p->key.user = p->user = user;
+    p->pool = mem_new_array((size_t)s->n_shards, sizeof p->pool[0]);
     p->slot = new_lines((size_t)s->n_shards * sizeof p->slot[0]);
     pthread_mutex_init(&p->fail_lock, NULL);
     return p;

@@ -7,7 +7,9 @@
  * its short lock itself, and no lock is held across a callback.
  *
  * Records are made on first use and live as long as the process, so pointers to
- * them stay good. */
+ * them stay good; but those of a database that has no line of its own go when
+ * nobody has used it for a while (shared_forget_unused()). Strangers can name
+ * such databases, as many as they like. */
 #ifndef POOL_SHARED_H
 #define POOL_SHARED_H
 
@@ -42,6 +44,9 @@ struct db_rec {
     atomic_bool is_wait_close;     /* reserved for WAIT_CLOSE */
     _Atomic unsigned server_epoch; /* raised by RECONNECT of this one */
     struct db_rec *next;           /* all of them, newest first */
+    uint8_t n_sweeps;              /* that found it unused, or retired */
+    bool is_retired;
+    struct db_rec *next_retired;
 };
 
 struct user_rec {
@@ -78,8 +83,8 @@ struct pool_rec {
     atomic_int n_servers; /* written under the budget lock */
     atomic_int demand;    /* sum of the slots' */
     _Atomic(const struct pg_params *) welcome; /* of the first login */
-    struct pool *pool[SHARDS_MAX]; /* each used by its worker only */
-    struct pool_slot *slot;        /* one a worker */
+    struct pool **pool;     /* one a worker, each used by it only */
+    struct pool_slot *slot; /* one a worker */
 
     /* Why servers cannot be had; under fail_lock. */
     pthread_mutex_t fail_lock;
@@ -87,6 +92,8 @@ struct pool_rec {
     char fail_text[FAIL_TEXT_MAX];
     char fail_state[6]; /* SQLSTATE */
     struct pool_rec *next;
+    uint8_t n_sweeps; /* since it was retired */
+    struct pool_rec *next_retired;
 };
 
 struct budget_limits {
@@ -115,6 +122,9 @@ struct shared {
     struct db_rec *dbs, *db_list;
     struct user_rec *users, *user_list;
     struct pool_rec *pools, *pool_list;
+    /* Out of the tables and lists, but perhaps still looked at. */
+    struct db_rec *retired_dbs;
+    struct pool_rec *retired_pools;
 
     struct worker_load *load; /* one a worker */
 
@@ -162,6 +172,13 @@ struct user_rec *shared_user(struct shared *s, struct slice name);
 struct user_rec *shared_find_user(struct shared *s, struct slice name);
 struct pool_rec *shared_pool(struct shared *s, struct db_rec *db,
                              struct user_rec *user);
+
+/* One sweep, by one worker every SHARED_SWEEP_US: a database without a line
+ * that two of them find without pool, client and server is retired with its
+ * pools' records, two more later the memory goes. Whoever got a record without
+ * being counted in it is done with it long before. */
+enum { SHARED_SWEEP_US = 15 * 1000 * 1000 };
+void shared_forget_unused(struct shared *s, const struct conf *conf);
 
 /* Reserves one server connection in the pool, its database and its user, all or
  * none. */

@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -249,6 +250,55 @@ static void test_failure(void **state)
     assert_false(pool_rec_failure(p, code, text, sizeof text));
 }
 
+static struct conf *load_conf(void)
+{
+    char path[] = "/tmp/shared_test.XXXXXX";
+    static const char text[] = "[databases]\ndb1 =\n* =\n[pgbouncer]\n"
+                               "listen_port = 6432\n";
+    struct conf *conf;
+    struct err e;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    assert_int_equal(conf_load(path, &conf, &e), 0);
+    unlink(path);
+    return conf;
+}
+
+static void sweep(const struct conf *conf, int n)
+{
+    while (n-- > 0)
+        shared_forget_unused(s, conf);
+}
+
+/* A database that only the fallback line serves goes when nobody uses it. */
+static void test_forget_unused(void **state)
+{
+    struct conf *conf = load_conf();
+    struct slice name = slice_str("db0");
+    atomic_store(&db[0]->n_clients, 1);
+    sweep(conf, 5);
+    assert_ptr_equal(shared_find_db(s, name), db[0]);
+    atomic_store(&db[0]->n_clients, 0);
+    sweep(conf, 1);
+    assert_ptr_equal(shared_db(s, name), db[0]); /* begins anew */
+    sweep(conf, 1);
+    assert_ptr_equal(shared_find_db(s, name), db[0]);
+    sweep(conf, 1);
+    assert_null(shared_find_db(s, name));
+    assert_string_equal(pool[0][1]->db->name, "db0"); /* still readable */
+    assert_ptr_equal(shared_pool(s, db[1], user[0]), pool[1][0]);
+    struct db_rec *again = shared_db(s, name);
+    assert_ptr_not_equal(again, db[0]);
+    assert_ptr_not_equal(shared_pool(s, again, user[0]), pool[0][0]);
+    atomic_store(&again->is_paused, true);
+    sweep(conf, 9);
+    assert_ptr_equal(shared_find_db(s, name), again);
+    assert_ptr_equal(shared_find_db(s, slice_str("db1")), db[1]);
+    conf_unref(conf);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 int main(void)
@@ -262,6 +312,7 @@ int main(void)
         T(test_demand_from_threads),
         T(test_records_from_threads),
         T(test_failure),
+        T(test_forget_unused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
