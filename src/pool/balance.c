@@ -7,8 +7,8 @@
  * that have been active lately are marked, and each moves when it is next
  * without a server and has nothing outstanding: with its socket, settings and
  * statements, which are the process's or its own. Its key is taken out of this
- * worker's table and put into the other's; a cancel request goes round the
- * workers twice, so that it meets a client that moves meanwhile.
+ * worker's table and put into the other's; a cancel request that finds nobody
+ * goes round the workers once more if anybody has moved meanwhile.
  *
  * A client that is being moved belongs to the message. Only plain sockets move:
  * TLS and QUIC streams stay where they are. */
@@ -120,6 +120,7 @@ static bool move(struct client *c, int to)
     c->pool = NULL;
     sh->n_clients--;
     sh->n_moved_out++;
+    atomic_store(&sh->shared->last_move_us, shard_now(sh));
     mailbox_send(loop, &m->m);
     return true;
 }

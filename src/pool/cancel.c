@@ -122,6 +122,8 @@ struct note {
     int from; /* worker of the requester */
     uint64_t requester;
     int hops;
+    bool is_second_round;
+    int64_t start_us;
     size_t n;
     uint8_t key[CANCEL_KEY_MAX];
 };
@@ -430,6 +432,15 @@ static void deliver_to(struct client *c, const struct note *m)
     start_queued(s->pool);
 }
 
+/* Clients moved while the request went round: it may have passed its own. The
+ * clocks of two loops differ by no more than a turn. */
+static bool may_have_missed(const struct shard *sh, const struct note *m)
+{
+    enum { TURN_US = 100 * 1000 };
+    return !m->is_second_round &&
+           atomic_load(&sh->shared->last_move_us) >= m->start_us - TURN_US;
+}
+
 static void look_here(struct shard *sh, const struct note *m)
 {
     struct client *c = find(sh, m->key, m->n);
@@ -438,7 +449,11 @@ static void look_here(struct shard *sh, const struct note *m)
         return;
     }
     struct note on = *m;
-    if (--on.hops <= 0)
+    if (--on.hops <= 0 && may_have_missed(sh, m)) {
+        on.hops = sh->shared->n_shards;
+        on.is_second_round = true;
+    }
+    if (on.hops <= 0)
         cancel_tell_requester(sh, m->from, m->requester);
     else
         post(sh->shared->shard[(sh->index + 1) % sh->shared->n_shards], &on);
@@ -481,7 +496,8 @@ void cancel_request(struct client *c, uint32_t pid, struct slice key)
     struct note m = {.kind = NOTE_FIND,
                      .from = sh->index,
                      .requester = c->id,
-                     .hops = 2 * sh->shared->n_shards};
+                     .hops = sh->shared->n_shards,
+                     .start_us = shard_now(sh)};
     if (key.n < 4 || key.n > CANCEL_KEY_SIZE) {
         client_drop(c, "bad cancel request");
         return;

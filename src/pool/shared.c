@@ -31,6 +31,7 @@ struct shared *shared_new(struct conf *conf, int n_shards)
     struct shared *s = mem_new(sizeof *s);
     must(n_shards > 0 && n_shards <= SHARDS_MAX);
     s->n_shards = n_shards;
+    s->last_move_us = INT64_MIN / 2;
     s->load = new_lines((size_t)n_shards * sizeof s->load[0]);
     s->conf = conf;
     pthread_mutex_init(&s->records_lock, NULL);

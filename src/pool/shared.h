@@ -126,7 +126,8 @@ struct shared {
     struct db_rec *retired_dbs;
     struct pool_rec *retired_pools;
 
-    struct worker_load *load; /* one a worker */
+    struct worker_load *load;     /* one a worker */
+    _Atomic int64_t last_move_us; /* of a client, between workers */
 
     pthread_mutex_t budget_lock;
 
