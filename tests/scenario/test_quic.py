@@ -241,6 +241,49 @@ def test_trust_by_address_does_not_hold_through_a_tunnel(serve, make_edge):
     assert "no authentication method" in refusal(e)
 
 
+@core
+def test_certificate_to_role(serve, make_edge, certs):
+    p = serve({"auth_type": "cert", "client_tls_sslmode": "verify-ca"},
+              start=False)
+    p.spawn()
+    p.wait_log("process up")
+    cert, key = certs.client
+    e = make_edge(p, args=["--cert", cert, "--key", key])
+    with session(e, "u_cert") as w:
+        assert w.value("SELECT 1") == "1"
+    with pytest.raises(ServerError) as exc:
+        session(e, "u_trust")
+    assert "certificate authentication failed" in str(exc.value)
+
+
+@core
+def test_strange_certificate(serve, make_edge, certs):
+    p = serve()
+    cert, key = certs.stranger
+    e = make_edge(p, args=["--cert", cert, "--key", key])
+    with pytest.raises(ServerError) as exc:
+        session(e)
+        session(e)
+    assert "TLS alert" in str(exc.value)
+    p.wait_log("QUIC handshake failed: The certificate is NOT trusted")
+
+
+@core
+def test_certificates_insisted_on(serve, make_edge, certs):
+    p = serve({"client_tls_sslmode": "verify-ca"}, start=False)
+    p.spawn()
+    p.wait_log("process up")
+    cert, key = certs.client
+    good = make_edge(p, args=["--cert", cert, "--key", key])
+    with session(good) as w:
+        assert w.value("SELECT 1") == "1"
+    bare = make_edge(p)
+    with pytest.raises(ServerError) as exc:
+        session(bare)
+        session(bare)
+    assert "refused by the peer" in str(exc.value)
+
+
 # --- cancel -------------------------------------------------------------------------
 
 @core
