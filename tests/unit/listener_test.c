@@ -37,14 +37,20 @@ static struct listener *open_ok(const struct addr *at,
     return l;
 }
 
-static void expect_error(const struct addr *at,
-                         const struct listener_options *o, const char *text)
+static void expect_code(const struct addr *at, const struct listener_options *o,
+                        int code, const char *text)
 {
     struct listener *l;
     struct err e = {0};
-    assert_int_equal(listener_open(&l, at, o, &e), ERR_CONF);
+    assert_int_equal(listener_open(&l, at, o, &e), code);
     if (!strstr(e.text, text))
         fail_msg("\"%s\" is not in \"%s\"", text, e.text);
+}
+
+static void expect_error(const struct addr *at,
+                         const struct listener_options *o, const char *text)
+{
+    expect_code(at, o, ERR_CONF, text);
 }
 
 /* --- accepting ----------------------------------------------------------- */
@@ -226,7 +232,8 @@ static void names_what_is_wrong(void **state)
     expect_error(&a, &defaults, text);
     listener_close(l);
     a = ip("192.0.2.1", 6432);
-    expect_error(&a, &defaults, "192.0.2.1 port 6432: cannot bind: ");
+    expect_code(&a, &defaults, ERR_NOTFOUND,
+                "192.0.2.1 port 6432: cannot bind: ");
     a = unix_at("/nonexistent", 1);
     expect_error(&a, &defaults, "listening on unix:/nonexistent/.s.PGSQL.1: ");
 }
