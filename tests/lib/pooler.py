@@ -582,6 +582,8 @@ class Direct(Address):
     target = "direct"
 
     def __init__(self, cluster, certs, transport):
+        if transport.name == "quic":
+            transport = TRANSPORTS["tcp"]  # which PostgreSQL does not speak
         super().__init__("127.0.0.1", cluster.port, cluster.sockdir,
                          transport, certs, cluster.users)
         self.cluster = cluster
