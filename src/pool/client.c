@@ -157,10 +157,19 @@ const struct stream_handler client_handler = {
     .on_error = on_error,
 };
 
+/* Above what a server's replies can come to: STREAM_BACKLOG_HIGH and what was
+ * being read, also by TLS, when they did. */
+static size_t backlog_max(const struct client *c)
+{
+    return c->state == CLIENT_CONSOLE ? STREAM_BACKLOG_HIGH
+                                      : 4 * STREAM_BACKLOG_HIGH;
+}
+
 /* Input is not read while it could only pile up: held for a server or a reply,
  * or in front of a server that does not take it; nor while replies pile up that
- * the client does not read, since some are made here and no server's pace holds
- * them back. */
+ * the client does not read and that were made here, at no server's pace. What a
+ * server sends stops at its own bound, and does not stop the other way: a
+ * client may send all it has before it reads. */
 void client_update_flow(struct client *c)
 {
     struct server *s = c->server;
@@ -171,7 +180,7 @@ void client_update_flow(struct client *c)
         full = true;
     if (c->state != CLIENT_CONSOLE)
         full = full || c->shard->is_suspended;
-    full = full || stream_pending(c->stream) > STREAM_BACKLOG_HIGH;
+    full = full || stream_pending(c->stream) > backlog_max(c);
     if (full || c->wants_close)
         stream_pause(c->stream);
     else

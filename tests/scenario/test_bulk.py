@@ -113,6 +113,25 @@ def test_both_ways(pooler):
     wire.close()
 
 
+@pytest.mark.slow
+@pytest.mark.pooled
+def test_own_replies_have_a_bound(make_pooler, target):
+    """Replies that the pooler makes itself, to a client that never reads."""
+    if target != "pgbraid":
+        pytest.skip("for our own sake")
+    pooler = make_pooler()
+    wire = pooler.wire()
+    before = procs.rss_kib(pooler.pid)
+    count = 3 << 19
+    pump = Pump(wire.sock, [pgwire.sync() * (count // 64)] * 64)
+    pump.send_until_stuck(1)
+    assert not pump.is_sent
+    assert procs.rss_kib(pooler.pid) - before < 16 * 1024
+    pump.run(6 * count)
+    assert pump.got == 6 * count
+    wire.abort()
+
+
 class Talker:
     """A stand-in for PostgreSQL that talks while it listens, which the real
     one does not: to a query it answers CopyInResponse and sends `size` bytes
