@@ -158,16 +158,16 @@ static int on_section(void *arg, struct slice name, struct err *e)
 static int on_key(void *arg, const struct ini_place *at, struct slice section,
                   struct slice key, struct slice value, struct err *e)
 {
+    struct edge_args *a = arg;
     for (const struct option *o = options; o->name; o++) {
         if (!slice_is(key, o->name) || o->val < OPTION_LISTEN)
             continue;
-        /* Kept for good: a file is read once, and is small. */
-        char *copy = mem_strndup(value.p, value.n);
-        if (o->val == OPTION_INSECURE && strcmp(copy, "1") != 0) {
-            free(copy);
+        if (o->val == OPTION_INSECURE && !slice_is(value, "1"))
             return 0;
-        }
-        return apply(arg, o->val, copy, e);
+        if (a->n_kept == EDGE_KEYS_MAX)
+            return err_set(e, ERR_CONF, "too many keys");
+        a->kept[a->n_kept] = mem_strndup(value.p, value.n);
+        return apply(a, o->val, a->kept[a->n_kept++], e);
     }
     return err_set(e, ERR_CONF, "unknown key \"" SLICE_FMT "\"",
                    SLICE_ARG(key));
@@ -190,10 +190,12 @@ static int read_file(struct edge_args *a, const char *path, struct err *e)
     FILE *f = fopen(path, "r");
     if (!f)
         return err_set(e, ERR_CONF, "%.200s: %s", path, strerror(errno));
-    a->file_text = mem_new(FILE_MAX);
-    size_t n = fread(a->file_text, 1, FILE_MAX, f);
+    char *text = mem_new(FILE_MAX);
+    size_t n = fread(text, 1, FILE_MAX, f);
     fclose(f);
-    return ini_parse(slice_of(a->file_text, n), path, &ops, a, e);
+    int rc = ini_parse(slice_of(text, n), path, &ops, a, e);
+    free(text);
+    return rc;
 }
 
 /* --- all of it --------------------------------------------------------------
@@ -258,5 +260,6 @@ int edge_args_parse(struct edge_args *out, int argc, char **argv, struct err *e)
 
 void edge_args_free(struct edge_args *a)
 {
-    free(a->file_text);
+    for (int i = 0; i < a->n_kept; i++)
+        free(a->kept[i]);
 }

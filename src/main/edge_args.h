@@ -8,6 +8,8 @@
 
 #include "edge/edge.h"
 
+enum { EDGE_KEYS_MAX = 64 };
+
 enum edge_mode { EDGE_SERVE, EDGE_RUN, EDGE_HELP };
 
 struct edge_args {
@@ -17,7 +19,8 @@ struct edge_args {
     char **command; /* of run; ends with NULL */
     int verbose;
     bool is_quiet;
-    char *file_text; /* of the ini file, strings point into it */
+    char *kept[EDGE_KEYS_MAX]; /* values of the ini file */
+    int n_kept;
 };
 
 /* argv[0] is "edge" or "run". */
