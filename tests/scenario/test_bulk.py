@@ -122,7 +122,7 @@ def test_own_replies_have_a_bound(make_pooler, target):
     pooler = make_pooler()
     wire = pooler.wire()
     before = procs.rss_kib(pooler.pid)
-    count = 3 << 19
+    count = 3 << 20
     pump = Pump(wire.sock, [pgwire.sync() * (count // 64)] * 64)
     pump.send_until_stuck(1)
     assert not pump.is_sent
