@@ -26,8 +26,8 @@ static void put_console(struct job *j)
     table_text(t, CONSOLE_DB);
     table_text(t, CONSOLE_DB);
     table_int(t, CONSOLE_POOL_SIZE);
-    table_int(t, c->min_pool_size);
-    table_int(t, c->reserve_pool_size);
+    table_int(t, 0); /* min_pool_size: it has no servers */
+    table_int(t, 0); /* reserve_pool_size */
     table_int(t, c->server_lifetime_us / 1000000);
     table_text(t, words_pool_mode(CONF_POOL_STATEMENT));
     table_null(t); /* load_balance_hosts */

@@ -120,3 +120,10 @@ def test_wait_for_a_server_that_does_not_answer(make_pooler):
             row, = [r for r in p.show("CLIENTS") if r["user"] == "u_trust"]
             assert row["state"] == "waiting"
             assert int(row["wait_us"]) >= 50000
+
+
+def test_console_has_no_server_settings(make_pooler):
+    p = make_pooler({"min_pool_size": 2, "reserve_pool_size": 1})
+    row, = [r for r in p.show("DATABASES") if r["name"] == "pgbouncer"]
+    assert row["min_pool_size"] == "0"
+    assert row["reserve_pool_size"] == "0"
