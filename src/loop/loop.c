@@ -22,7 +22,7 @@ struct loop {
     void *data;
     int64_t now_us;
     struct timer_heap timers;
-    struct list tasks;
+    struct list tasks, at_end;
     void **garbage;
     size_t n_garbage, cap_garbage;
     struct bufq_pool pool;
@@ -56,6 +56,7 @@ int loop_new(struct loop **out, void *data, struct err *e)
     loop->wake.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     loop->wake.on_event = on_wake;
     list_init(&loop->tasks);
+    list_init(&loop->at_end);
     bufq_pool_init(&loop->pool);
     timer_heap_init(&loop->timers);
     for (int i = 0; i < LOOP_SCRATCH_COUNT; i++)
@@ -93,8 +94,19 @@ static void take_mail(struct loop *loop)
     *tail = oldest_first;
 }
 
+static void run_list(struct list *l)
+{
+    struct list *n;
+    while ((n = list_first(l))) {
+        list_remove(n);
+        struct task *t = list_entry(n, struct task, node);
+        t->run(t);
+    }
+}
+
 void loop_free(struct loop *loop)
 {
+    run_list(&loop->at_end);
     take_mail(loop);
     while (loop->inbox) {
         struct message *m = loop->inbox;
@@ -164,6 +176,12 @@ void loop_defer(struct loop *loop, struct task *t)
         list_push_back(&loop->tasks, &t->node);
 }
 
+void loop_at_end(struct loop *loop, struct task *t)
+{
+    if (!list_is_linked(&t->node))
+        list_push_back(&loop->at_end, &t->node);
+}
+
 void loop_cancel(struct task *t)
 {
     list_remove(&t->node);
@@ -226,12 +244,7 @@ static void run_tasks(struct loop *loop)
     now = loop->tasks;
     now.next->prev = now.prev->next = &now;
     list_init(&loop->tasks);
-    struct list *n;
-    while ((n = list_first(&now))) {
-        list_remove(n);
-        struct task *t = list_entry(n, struct task, node);
-        t->run(t);
-    }
+    run_list(&now);
 }
 
 static int wait_ms(struct loop *loop)

@@ -64,6 +64,10 @@ struct task {
 void loop_defer(struct loop *loop, struct task *t);
 void loop_cancel(struct task *t);
 
+/* Runs once when the loop is freed, unless it is cancelled before: for what
+ * outlives its owner for a while. */
+void loop_at_end(struct loop *loop, struct task *t);
+
 /* free()s p at the end of the turn, when no event at hand can name it. */
 void loop_free_later(struct loop *loop, void *p);
 

@@ -440,6 +440,12 @@ static void on_timer(struct timer *t)
         sock_destroy(k);
 }
 
+/* The loop ends first. */
+static void end_lingering(struct task *t)
+{
+    sock_destroy(container_of(t, struct sock, task));
+}
+
 /* A socket that is closed while input waits in it sends a reset, which can
  * overtake our last message; so what is there is read away, and with a backlog
  * the socket lives on until it is sent. */
@@ -461,6 +467,8 @@ static void sock_close(struct stream *s)
     if (!k->out.size)
         (void)shutdown(k->io.fd, SHUT_WR);
     timer_set(s->loop, &k->timer, loop_now_us(s->loop) + LINGER_US);
+    k->task.run = end_lingering;
+    loop_at_end(s->loop, &k->task);
     discard_input(k);
 }
 
