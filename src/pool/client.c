@@ -372,6 +372,7 @@ void client_finish(struct client *c, const char *why)
         c->wants_close = true;
         inbuf_clear(&c->in);
         client_update_flow(c);
+        server_update_flow(s); /* nothing holds it back once c is gone */
         return;
     }
     client_drop(c, "%s", why);

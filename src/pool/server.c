@@ -140,7 +140,8 @@ const struct stream_handler server_handler = {
 void server_update_flow(struct server *s)
 {
     struct client *c = s->client;
-    if (c && stream_pending(c->stream) > STREAM_BACKLOG_HIGH)
+    /* The backlog of a connection that broke will never drain. */
+    if (c && !c->is_gone && stream_pending(c->stream) > STREAM_BACKLOG_HIGH)
         stream_pause(s->stream);
     else
         stream_resume(s->stream);
