@@ -283,9 +283,11 @@ static void begin_console(struct client *c)
 
 /* ------------------------------------------------------------ authenticated */
 
+/* The client itself is counted already: so workers that admit at the same time
+ * cannot go over a limit together. */
 static bool within(atomic_int *n, int limit)
 {
-    return limit <= 0 || atomic_load(n) < limit;
+    return limit <= 0 || atomic_load(n) <= limit;
 }
 
 static void log_login(struct client *c)
@@ -322,6 +324,7 @@ static void admit(struct client *c, const struct conf_db *cdb)
         client_close(c, "08P01", "database \"%s\" is disabled", c->db->name);
         return;
     }
+    register_client(c);
     if (!within(&c->db->n_clients, conf_max_db_client_connections(conf, cdb))) {
         client_close(c, "08P01",
                      "client connections exceeded "
@@ -335,7 +338,6 @@ static void admit(struct client *c, const struct conf_db *cdb)
                      "(max_user_client_connections)");
         return;
     }
-    register_client(c);
     struct user_rec *as =
         cdb->user ? shared_user(sh->shared, slice_str(cdb->user)) : c->user;
     c->pool = pool_get(sh, c->db, as);
