@@ -26,6 +26,8 @@ def wait_closed(p):
         try:
             p.socket("tcp").close()
             return False
+        except ConnectionResetError:
+            return False  # met the socket as it was being closed
         except ConnectionRefusedError:
             return True
     procs.wait_for(refused, 5, "the end of the TCP listener")
