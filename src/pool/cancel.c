@@ -343,6 +343,17 @@ static void start_queued(struct pool *p)
     }
 }
 
+void cancel_left(struct client *c)
+{
+    if (!c->server || !c->server->key_n || c->is_left_cancelled)
+        return;
+    c->is_left_cancelled = true;
+    struct cancel *k = cancel_new(c->server);
+    k->server = c->server;
+    k->client = c->id;
+    start_queued(k->pool);
+}
+
 void cancel_abandoned(struct server *s)
 {
     if (!s->key_n)

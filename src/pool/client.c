@@ -117,6 +117,14 @@ static void on_drain(struct stream *st)
         c->shard->console->drain(c);
 }
 
+/* Gone without Terminate. */
+static void client_left(struct client *c, const char *why)
+{
+    client_finish(c, why);
+    if (c->state != CLIENT_CLOSED)
+        c->left_us = shard_now(c->shard);
+}
+
 static void on_eof(struct stream *st)
 {
     struct client *c = st->owner;
@@ -125,7 +133,7 @@ static void on_eof(struct stream *st)
     else if (client_login_is_silent(c))
         teardown(c);
     else
-        client_finish(c, "client unexpected eof");
+        client_left(c, "client unexpected eof");
 }
 
 /* A reset of a stream among many is meant for its query; a socket that breaks
@@ -141,7 +149,7 @@ static void on_error(struct stream *st, const struct err *e)
     else if (st->kind == STREAM_QUIC)
         client_drop(c, "%s", why);
     else
-        client_finish(c, why);
+        client_left(c, why);
 }
 
 static void on_open(struct stream *st)

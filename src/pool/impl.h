@@ -93,15 +93,17 @@ struct client {
     bool is_registered;  /* counted in db, user and shared */
     bool wants_close;    /* after what it sent is answered */
     bool is_notified;    /* query_wait_notify was sent */
-    bool is_gone;        /* its connection broke; what it asked for goes on */
-    bool is_skipping;    /* its batch was canceled: up to the next Sync */
-    bool is_chosen;      /* balance.c: to go to another worker */
+    bool is_left_cancelled; /* cancel_left() was called */
+    bool is_gone;     /* its connection broke; what it asked for goes on */
+    bool is_skipping; /* its batch was canceled: up to the next Sync */
+    bool is_chosen;   /* balance.c: to go to another worker */
     uint8_t key_n;
     uint8_t key[CANCEL_KEY_MAX]; /* pid and key */
     uint32_t unnamed_seq;        /* raised by every change of unnamed */
     uint64_t id;
     int64_t connect_us, request_us; /* request: of its last activity */
     int64_t wait_us;                /* since when it waits */
+    int64_t left_us;                /* when it went without Terminate */
     int64_t query_us, xact_us;      /* since when they run; 0: none */
     bool has_key;                   /* registered in shard.keys */
     struct client *next_key;        /* in its bucket */
@@ -543,6 +545,10 @@ void cancel_register(struct client *c);
 void cancel_unregister(struct client *c);
 /* c sent a CancelRequest. */
 void cancel_request(struct client *c, uint32_t pid, struct slice key);
+/* The client went away some time ago and its query still runs: it is cancelled,
+ * and its server free after that. */
+void cancel_left(struct client *c);
+
 /* s is about to be closed with a query running: PostgreSQL is asked to end it,
  * which it would not notice before the query's end. */
 void cancel_abandoned(struct server *s);

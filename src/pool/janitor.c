@@ -10,6 +10,11 @@
 enum {
     TICK_US = 100 * 1000,
     SLOW_TICK_US = 1000 * 1000,
+    /* What a client asked for that then went away without Terminate is carried
+     * on for so long, then cancelled, then given up with its server: it must
+     * not keep a place in the pool from those who are there. */
+    LEFT_CANCEL_US = 2 * 1000 * 1000,
+    LEFT_DROP_US = 12 * 1000 * 1000,
     NEVER_WORKED_US = 5 * 1000 * 1000,
 };
 
@@ -105,6 +110,12 @@ static void check_active(struct server *s, int64_t now)
     }
     if (!c || s->is_replication || s->job == JOB_AUTH)
         return;
+    if (c->wants_close && is_over(LEFT_DROP_US, c->left_us, now)) {
+        client_drop(c, "client left, and its query does not end");
+        return;
+    }
+    if (c->wants_close && is_over(LEFT_CANCEL_US, c->left_us, now))
+        cancel_left(c);
     if (s->track.count &&
         is_over(conf_query_timeout_us(conf, u), c->query_us, now))
         server_close(s, "query timeout");

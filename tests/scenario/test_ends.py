@@ -99,3 +99,18 @@ def test_connect_query_that_fails_is_told(make_pooler, transport, cluster):
         p.wire(database="bad")
     assert "connect_query failed" in str(exc.value)
     assert p.log().count("WARNING pool bad/u_trust: connect_query") == 1
+
+
+@core
+def test_long_query_of_a_client_that_left_is_cancelled(one_server, cluster):
+    """It gets some time, then its place goes to those who are there."""
+    w = one_server.wire()
+    w.send(query("SELECT pg_sleep(60), 'left'"))
+    procs.wait_for(lambda: active(cluster, "SELECT pg_sleep(60), "), 10,
+                   "the query")
+    w.abort()
+    other = one_server.wire()
+    assert other.value("SELECT 7") == "7"
+    assert not active(cluster, "SELECT pg_sleep(60), ")
+    assert one_server.pool()["sv_idle"] + one_server.pool()["sv_active"] == 1
+    other.abort()
