@@ -533,6 +533,18 @@ static bool is_own_user(const struct client *c, struct slice user)
            peer.uid == geteuid();
 }
 
+/* While we wait for clients to leave, the listening sockets are closed; what
+ * they had accepted by then is still let in. Unix sockets stay open for the
+ * console alone, and QUIC has its own way to send sessions elsewhere. */
+static bool comes_too_late(const struct client *c)
+{
+    const struct shard *sh = c->shard;
+    bool is_late =
+        c->stream->kind == STREAM_UNIX || c->stream->kind == STREAM_QUIC;
+    return sh->is_draining ||
+           (is_late && atomic_load(&sh->shared->is_shutting_down));
+}
+
 static void start_session(struct client *c, const struct pg_startup *s)
 {
     struct client_login *l = c->login;
@@ -545,8 +557,7 @@ static void start_session(struct client *c, const struct pg_startup *s)
     l->user = mem_strndup(s->user.p, s->user.n);
     if (!has_tls_it_must(c) || !has_room(c, s->user))
         return;
-    if (!l->is_console &&
-        (sh->is_draining || atomic_load(&sh->shared->is_shutting_down))) {
+    if (!l->is_console && comes_too_late(c)) {
         client_close(c, "57P03", "pooler is shutting down");
         return;
     }
