@@ -159,7 +159,8 @@ void dial_start(struct upstream *u, struct upstream_ask *a)
     list_init(&d->node);
     list_push_back(&u->dials, &d->node);
     timer_set(u->loop, &d->timer, a->deadline_us);
-    lookup_start(&d->lookup, u);
+    lookup_start(&d->lookup, u->loop, u->resolver, u->o.target.host,
+                 u->o.target.port);
 }
 
 void dial_take_back(struct upstream_ask *a)

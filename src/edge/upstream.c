@@ -33,6 +33,42 @@ static int load_tls(struct upstream *u, struct err *e)
     return tls_ctx_new_client(&u->tls, &p, e);
 }
 
+/* UDP does not get through. The hub goes on trying. */
+static void fall_back(void *arg)
+{
+    struct upstream *u = arg;
+    if (!u->o.fallback_tls || u->has_fallen_back)
+        return;
+    u->has_fallen_back = true;
+    log_warning("edge: sessions go over TLS to %s:%d until QUIC works",
+                u->o.target.host, u->o.target.port);
+}
+
+static void come_back(void *arg)
+{
+    struct upstream *u = arg;
+    u->has_fallen_back = false;
+}
+
+static void make_hub(struct upstream *u)
+{
+    struct quic_hub_params p = {
+        .loop = u->loop,
+        .quic = u->quic,
+        .tls = u->quic_tls,
+        .resolver = u->resolver,
+        .host = u->o.target.host,
+        .port = u->o.target.port,
+        .log_prefix = "edge",
+        .connections = u->o.connections,
+        .streams_per_connection = u->o.streams_per_connection,
+        .on_unreachable = fall_back,
+        .on_up = come_back,
+        .arg = u,
+    };
+    u->hub = quic_hub_new(&p);
+}
+
 int upstream_new(struct upstream **out, struct loop *loop,
                  const struct upstream_options *o, struct err *e)
 {
@@ -53,7 +89,7 @@ int upstream_new(struct upstream **out, struct loop *loop,
         return rc;
     }
     if (u->quic)
-        u->hub = hub_new(u);
+        make_hub(u);
     *out = u;
     return 0;
 }
@@ -63,8 +99,7 @@ void upstream_free(struct upstream *u)
     if (!u)
         return;
     dial_stop_all(u);
-    if (u->hub)
-        hub_free(u->hub);
+    quic_hub_free(u->hub);
     quic_host_free(u->quic);
     quic_tls_unref(u->quic_tls);
     tls_ctx_unref(u->tls);
@@ -73,14 +108,31 @@ void upstream_free(struct upstream *u)
     free(u);
 }
 
+static void on_stream(struct quic_ask *q, struct stream *s)
+{
+    struct upstream_ask *a = container_of(q, struct upstream_ask, quic);
+    a->on_stream(a, s);
+}
+
+static void on_fail(struct quic_ask *q, const struct err *e)
+{
+    struct upstream_ask *a = container_of(q, struct upstream_ask, quic);
+    if (a->up->has_fallen_back)
+        dial_start(a->up, a);
+    else
+        a->on_fail(a, e);
+}
+
 void upstream_ask(struct upstream *u, struct upstream_ask *a)
 {
-    list_init(&a->node);
     a->up = u;
     a->dial = NULL;
     a->deadline_us = loop_now_us(u->loop) + u->o.wait_us;
+    a->quic.deadline_us = a->deadline_us;
+    a->quic.on_stream = on_stream;
+    a->quic.on_fail = on_fail;
     if (u->hub && !u->has_fallen_back)
-        hub_ask(u->hub, a);
+        quic_hub_ask(u->hub, &a->quic);
     else
         dial_start(u, a);
 }
@@ -90,51 +142,5 @@ void upstream_take_back(struct upstream_ask *a)
     if (a->dial)
         dial_take_back(a);
     else
-        hub_take_back(a);
-}
-
-/* --- addresses --------------------------------------------------------------
- */
-
-static void on_resolved(void *arg, const struct addr *at, size_t n,
-                        const struct err *e)
-{
-    struct lookup *l = arg;
-    struct addr with_port[16];
-    l->question = NULL;
-    n = MIN(n, ARRAY_SIZE(with_port));
-    for (size_t i = 0; i < n; i++) {
-        with_port[i] = at[i];
-        addr_set_port(&with_port[i], l->up->o.target.port);
-    }
-    l->cb(l, with_port, n, e);
-}
-
-static void on_number(struct task *t)
-{
-    struct lookup *l = container_of(t, struct lookup, task);
-    l->cb(l, &l->number, 1, NULL);
-}
-
-void lookup_start(struct lookup *l, struct upstream *u)
-{
-    const struct target *t = &u->o.target;
-    l->up = u;
-    l->question = NULL;
-    l->task.run = on_number;
-    list_init(&l->task.node);
-    if (addr_parse_ip(slice_str(t->host), t->port, &l->number))
-        loop_defer(u->loop, &l->task);
-    else
-        l->question = resolve_start(u->resolver, t->host, on_resolved, l);
-}
-
-void lookup_stop(struct lookup *l)
-{
-    if (!l->up)
-        return;
-    if (l->question)
-        resolve_cancel(l->question);
-    l->question = NULL;
-    loop_cancel(&l->task);
+        quic_hub_take_back(&a->quic);
 }

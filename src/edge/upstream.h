@@ -2,19 +2,18 @@
  * Copyright (c) 2026 The pgbraid authors */
 
 /* The way to the pooler: gives a stream to whoever asks for one. Over QUIC
- * that is a stream of one of a few connections (hub.c), else a connection of
- * its own (dial.c). Belongs to one loop's thread. */
+ * that is a stream of one of a few connections (net/quic_hub.h), else a
+ * connection of its own (dial.c). Belongs to one loop's thread. */
 #ifndef EDGE_UPSTREAM_H
 #define EDGE_UPSTREAM_H
 
 #include "edge/target.h"
-#include "net/quic.h"
-#include "net/resolve.h"
+#include "net/lookup.h"
+#include "net/quic_hub.h"
 #include "net/stream.h"
 #include "net/tls_conf.h"
 
 struct upstream;
-struct hub;
 
 struct upstream_options {
     struct target target;
@@ -30,7 +29,7 @@ struct upstream_options {
 /* Embedded by the asker. Exactly one of the two is called, from the loop,
  * unless the question is taken back. */
 struct upstream_ask {
-    struct list node;
+    struct quic_ask quic;
     struct upstream *up;
     struct dial *dial; /* dial.c: its connection being made */
     int64_t deadline_us;
@@ -42,7 +41,7 @@ NODISCARD int upstream_new(struct upstream **out, struct loop *loop,
                            const struct upstream_options *o, struct err *e);
 void upstream_free(struct upstream *u); /* NULL is fine */
 
-/* Sets node and up; the callbacks were set before. */
+/* The callbacks were set before. */
 void upstream_ask(struct upstream *u, struct upstream_ask *a);
 void upstream_take_back(struct upstream_ask *a);
 
@@ -56,27 +55,10 @@ struct upstream {
     struct quic_host *quic;
     struct quic_tls *quic_tls;
     struct tls_ctx *tls;
-    struct hub *hub;
+    struct quic_hub *hub;
     struct list dials;
     bool has_fallen_back; /* sessions go over TLS for now */
 };
-
-/* Finds the target's addresses: cb comes from the loop. */
-struct lookup {
-    struct upstream *up;
-    struct resolve *question;
-    struct task task; /* for a number */
-    struct addr number;
-    void (*cb)(struct lookup *l, const struct addr *at, size_t n,
-               const struct err *e);
-};
-void lookup_start(struct lookup *l, struct upstream *u);
-void lookup_stop(struct lookup *l);
-
-struct hub *hub_new(struct upstream *u);
-void hub_free(struct hub *h);
-void hub_ask(struct hub *h, struct upstream_ask *a);
-void hub_take_back(struct upstream_ask *a);
 
 void dial_start(struct upstream *u, struct upstream_ask *a);
 void dial_take_back(struct upstream_ask *a);
