@@ -175,9 +175,9 @@ bool pg_params_is_standard(struct slice name)
     return false;
 }
 
-/* A string literal that means the same whatever
+/* A string literal of ASCII that means the same whatever
  * standard_conforming_strings is: E'' as soon as there is a backslash. */
-static void put_literal(struct pgbuf *sql, struct slice v)
+static void put_ascii(struct pgbuf *sql, struct slice v)
 {
     bool escape = memchr(v.p, '\\', v.n) != NULL;
     pgbuf_put_bytes(sql, escape ? "E'" : "'", escape ? 2 : 1);
@@ -187,6 +187,14 @@ static void put_literal(struct pgbuf *sql, struct slice v)
         pgbuf_put_u8(sql, (uint8_t)v.p[i]);
     }
     pgbuf_put_bytes(sql, "'", 1);
+}
+
+static bool is_ascii(struct slice v)
+{
+    for (size_t i = 0; i < v.n; i++)
+        if ((uint8_t)v.p[i] >= 0x80)
+            return false;
+    return true;
 }
 
 static void put_str(struct pgbuf *sql, const char *s)
@@ -213,35 +221,80 @@ static void put_name(struct pgbuf *sql, struct slice name)
     put_str(sql, "\"");
 }
 
-/* search_path is a list of identifiers: SET would take the whole text for one
- * of them, set_config() reads it as it was reported. */
-static void put_assignment(struct pgbuf *sql, const struct pair *s)
+static void put_hex(struct pgbuf *sql, struct slice v)
 {
-    if (slice_is_nocase(s->name, "search_path")) {
-        put_str(sql, "SELECT pg_catalog.set_config('search_path', ");
-        put_literal(sql, s->value);
+    static const char digit[] = "0123456789abcdef";
+    for (size_t i = 0; i < v.n; i++) {
+        pgbuf_put_u8(sql, (uint8_t)digit[(uint8_t)v.p[i] >> 4]);
+        pgbuf_put_u8(sql, (uint8_t)digit[v.p[i] & 15]);
+    }
+}
+
+/* An expression for the value. The server reads the whole text by the
+ * client_encoding that it has now, while the value came by the client's; and in
+ * SJIS, BIG5, GBK and others the second byte of a character may look like a
+ * backslash. So what is not ASCII goes as digits. */
+static void put_value(struct pgbuf *sql, struct slice v, struct slice encoding)
+{
+    if (is_ascii(v)) {
+        put_ascii(sql, v);
+        return;
+    }
+    put_str(sql, "pg_catalog.convert_from(pg_catalog.decode('");
+    put_hex(sql, v);
+    put_str(sql, "', 'hex'), ");
+    put_ascii(sql, encoding);
+    put_str(sql, ")");
+}
+
+/* SET takes no expressions. search_path is a list of identifiers: SET would
+ * take the whole text for one of them, set_config() reads it as it was
+ * reported. */
+static void put_assignment(struct pgbuf *sql, const struct pair *s,
+                           struct slice encoding)
+{
+    bool is_plain = is_ascii(s->value);
+    if (!is_plain || slice_is_nocase(s->name, "search_path")) {
+        put_str(sql, "SELECT pg_catalog.set_config(");
+        put_ascii(sql, s->name);
+        put_str(sql, ", ");
+        put_value(sql, s->value, encoding);
         put_str(sql, ", false);");
         return;
     }
     put_str(sql, "SET ");
     put_name(sql, s->name);
     put_str(sql, " TO ");
-    put_literal(sql, s->value);
+    put_ascii(sql, s->value);
     put_str(sql, ";");
+}
+
+/* The encoding that the client's values are in. */
+static struct slice encoding_of(const struct pg_params *want,
+                                const struct pg_params *have)
+{
+    struct slice name = slice_str("client_encoding");
+    struct slice e = pg_params_get(want, name);
+    if (!e.p)
+        e = pg_params_get(have, name);
+    return e.p && is_ascii(e) ? e : slice_str("SQL_ASCII");
 }
 
 int pg_params_put_diff(const struct pg_params *want,
                        const struct pg_params *have, pg_params_filter filter,
                        void *arg, struct pgbuf *sql)
 {
+    struct slice encoding = encoding_of(want, have);
     int n = 0;
     for (int i = 0; i < want->n; i++) {
         struct slice now = pg_params_get(have, want->pair[i].name);
         if (now.p && slice_eq(now, want->pair[i].value))
             continue;
+        if (!is_ascii(want->pair[i].name))
+            continue; /* a name that cannot be written safely */
         if (!filter(arg, want->pair[i].name))
             continue;
-        put_assignment(sql, &want->pair[i]);
+        put_assignment(sql, &want->pair[i], encoding);
         n++;
     }
     return n;

@@ -86,11 +86,9 @@ static void arrive(struct message *message, void *loop_data)
     struct move *m = container_of(message, struct move, m);
     struct client *c = m->client;
     struct shard *sh = m->to;
-    c->shard = sh;
+    client_enter(c, sh);
     c->pool = pool_get(sh, m->rec->db, m->rec->user);
     c->pool->n_clients++;
-    list_push_front(&sh->clients, &c->node_all);
-    sh->n_clients++;
     sh->n_moved_in++;
     stream_attach(c->stream, sh->loop);
     cancel_register(c);
@@ -115,10 +113,9 @@ static bool move(struct client *c, int to)
     m->client = c;
     m->rec = c->pool->rec;
     cancel_unregister(c);
-    list_remove(&c->node_all);
+    client_leave(c);
     c->pool->n_clients--;
     c->pool = NULL;
-    sh->n_clients--;
     sh->n_moved_out++;
     atomic_store(&sh->shared->last_move_us, shard_now(sh));
     mailbox_send(loop, &m->m);

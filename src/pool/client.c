@@ -173,6 +173,13 @@ static size_t backlog_max(const struct client *c)
                                       : 4 * STREAM_BACKLOG_HIGH;
 }
 
+bool client_count_held(struct client *c)
+{
+    uint32_t was = c->held;
+    c->held = c->in.n > HOLD_BYTES ? c->in.n : 0;
+    return c->held == was || statement_hold(was, c->held);
+}
+
 /* Input is not read while it could only pile up: held for a server or a reply,
  * or in front of a server that does not take it; nor while replies pile up that
  * the client does not read and that were made here, at no server's pace. What a
@@ -246,6 +253,26 @@ static void give_server_back(struct client *c)
     }
 }
 
+void client_enter(struct client *c, struct shard *sh)
+{
+    struct client **bucket = &sh->ids[c->id % ID_BUCKETS];
+    c->shard = sh;
+    c->next_id = *bucket;
+    *bucket = c;
+    list_push_front(&sh->clients, &c->node_all);
+    sh->n_clients++;
+}
+
+void client_leave(struct client *c)
+{
+    struct client **at = &c->shard->ids[c->id % ID_BUCKETS];
+    while (*at != c)
+        at = &(*at)->next_id;
+    *at = c->next_id;
+    list_remove(&c->node_all);
+    c->shard->n_clients--;
+}
+
 static void unregister(struct client *c)
 {
     struct shard *sh = c->shard;
@@ -254,8 +281,7 @@ static void unregister(struct client *c)
         atomic_fetch_sub(&c->user->n_clients, 1);
     }
     atomic_fetch_sub(&sh->shared->n_clients, 1);
-    list_remove(&c->node_all);
-    sh->n_clients--;
+    client_leave(c);
     if (sh->is_draining && sh->n_clients == 0 && sh->on_empty)
         sh->on_empty(sh);
 }
@@ -275,6 +301,7 @@ static void teardown(struct client *c)
     client_login_free(c);
     prepared_free_client(c);
     inbuf_clear(&c->in);
+    (void)client_count_held(c); /* nothing is */
     if (c->params)
         pg_params_unref(c->params);
     cancel_unregister(c);
@@ -340,10 +367,8 @@ static struct client *client_new(struct shard *sh, struct host_count *host)
 
 static void count_client(struct client *c)
 {
-    struct shard *sh = c->shard;
-    list_push_front(&sh->clients, &c->node_all);
-    sh->n_clients++;
-    atomic_fetch_add(&sh->shared->n_clients, 1);
+    client_enter(c, c->shard);
+    atomic_fetch_add(&c->shard->shared->n_clients, 1);
 }
 
 struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,

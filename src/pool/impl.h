@@ -83,6 +83,7 @@ struct client {
     struct user_rec *user; /* who logged in */
     void *console;         /* the console's state of this session */
     struct inbuf in;
+    uint32_t held;       /* bytes of in that statement_hold() counts */
     uint32_t body_left;  /* of a message that is streamed */
     uint8_t state;       /* enum client_state */
     uint8_t body_mode;   /* enum body_mode */
@@ -107,6 +108,7 @@ struct client {
     int64_t query_us, xact_us;      /* since when they run; 0: none */
     bool has_key;                   /* registered in shard.keys */
     struct client *next_key;        /* in its bucket */
+    struct client *next_id;         /* in its bucket of shard.ids */
 };
 
 /* ---------------------------------------------------------------- server */
@@ -158,6 +160,7 @@ struct server {
     bool is_other_user;     /* SET SESSION AUTHORIZATION is in force */
     bool needs_reset;       /* server_reset_query before the next client */
     bool has_barrier_bound; /* a Bind of DEALLOCATE or DISCARD is open */
+    bool may_begin;         /* a transaction, by what is not answered yet */
     bool has_unflushed;     /* sent something that asks for no reply yet */
     bool is_replication;    /* belongs to one client, from login to end */
     struct server_stmt *stmts; /* by statement */
@@ -216,7 +219,7 @@ struct pool {
 
 /* ----------------------------------------------------------------- shard */
 
-enum { KEY_BUCKETS = 4096 };
+enum { KEY_BUCKETS = 4096, ID_BUCKETS = 4096 };
 
 enum { BALANCE_MOVES_MAX = 64 }; /* clients that a worker gives in a second */
 
@@ -244,6 +247,7 @@ struct shard {
     struct timer tick;
     struct statement_cache statements;
     struct client *keys[KEY_BUCKETS];
+    struct client *ids[ID_BUCKETS];
     const struct console_ops *console;
     struct pgbuf text; /* for putting messages together */
     bool is_draining;  /* close clients as they become idle */
@@ -301,10 +305,18 @@ void client_update_flow(struct client *c);
 /* Input that came with the end of the login. */
 void client_read_ahead(struct client *c);
 
+/* After a change of c->in: counts what is long against statement_max_bytes.
+ * False when that is exceeded. */
+bool client_count_held(struct client *c);
+
 /* Reads held input again, now that something it waited for has happened. */
 void client_go_on(struct client *c);
 
 extern const struct stream_handler client_handler;
+
+/* Among the clients of a worker, or no longer. */
+void client_enter(struct client *c, struct shard *sh);
+void client_leave(struct client *c);
 
 /* A fresh connection; takes fd and, also on failure, host (limits.c). */
 struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,

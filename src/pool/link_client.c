@@ -350,6 +350,7 @@ void client_go_on(struct client *c)
     if (c->in.n) {
         struct inbuf in = c->in;
         c->in = (struct inbuf){0};
+        (void)client_count_held(c); /* it becomes a statement, perhaps */
         size_t used = consume_client(c, in.p, in.n, &step);
         if (c->state == CLIENT_CLOSED) {
             inbuf_clear(&in);
@@ -357,6 +358,7 @@ void client_go_on(struct client *c)
         }
         inbuf_drop(&in, used);
         c->in = in;
+        (void)client_count_held(c); /* no more than before */
     }
     after_input(c, step);
 }
@@ -384,6 +386,13 @@ static void hold(struct client *c, const char *p, size_t n)
 {
     if (inbuf_append(&c->in, p, n))
         client_close(c, "53200", "out of memory for a message of the client");
+    else if (!client_count_held(c))
+        client_close(c, "53200",
+                     "no memory for a message of %zu bytes: all that is held "
+                     "would exceed statement_max_bytes",
+                     c->in.n >= PG_HEADER_SIZE
+                         ? (size_t)pg_get_u32(c->in.p + 1) + 1
+                         : n);
 }
 
 void link_from_client(struct client *c, const char *p, size_t n)

@@ -125,6 +125,8 @@ static void note_ready(struct replying *r)
         pool->stats.query_time_us += (uint64_t)(now - c->query_us);
     c->query_us = r->s->track.count ? now : 0;
     c->request_us = now;
+    if (r->s->track.count == 0)
+        r->s->may_begin = false;
     if (r->s->track.tx != PG_TX_IDLE)
         return;
     pool->stats.xact_count++;

@@ -46,7 +46,7 @@ enum {
 #define UNNAMED_UNKNOWN UINT64_MAX
 
 /* In client.unnamed: its Parse was too long to be kept. */
-static struct statement too_big = {.refs = 1};
+static struct statement too_big = {.refs = 1, .may_begin = true};
 
 /* A client's name. Lives while it means a statement or the track names it. */
 struct client_stmt {
@@ -296,6 +296,17 @@ static struct server_stmt *remember(struct server *s, struct statement *st)
     return k;
 }
 
+/* A Parse fails in a transaction that has failed. Whether it has is not known
+ * while an earlier batch, which may be in one, is not answered. */
+static bool may_be_failed(const struct server *s)
+{
+    const struct track_entry *e = pg_track_front(&s->track);
+    if (s->track.tx == PG_TX_FAILED)
+        return true;
+    return e && e->epoch != s->track.epoch &&
+           (s->track.tx == PG_TX_BLOCK || s->may_begin);
+}
+
 /* Makes s have st before what is sent next. client_parse: its Parse is the
  * client's own, whose name is tag; returns whether one had to be sent. */
 static bool ensure(struct client *c, struct outv *o, struct statement *st,
@@ -308,7 +319,8 @@ static bool ensure(struct client *c, struct outv *o, struct statement *st,
     /* It is not known here, but its Close may yet be skipped. */
     bool may_be_there = k || s->n_closing > 0;
     bool expected;
-    if (k && is_usable(s, k)) {
+    bool must_ask = client_parse && may_be_failed(s);
+    if (k && is_usable(s, k) && !must_ask) {
         list_remove(&k->node);
         list_push_front(&s->lru, &k->node);
         return false;
@@ -609,7 +621,9 @@ static enum step parse_named(struct client *c, struct outv *o,
     }
     struct statement *st = statement_cache_get(&c->shard->statements, body);
     if (!st) {
-        client_close(c, "53200", "out of memory for a prepared statement");
+        client_close(c, "53200",
+                     "no memory for a prepared statement: close what is no "
+                     "longer needed, or raise statement_max_bytes");
         return STEP_CLOSED;
     }
     if (!k)
@@ -747,6 +761,8 @@ static enum step use_statement(struct client *c, struct outv *o,
     }
     if (st && st->is_barrier && kind == TRACK_BIND)
         s->has_barrier_bound = true;
+    if (kind == TRACK_BIND && (!st || st->may_begin))
+        s->may_begin = true;
     push(s, kind, 0, k, statement_ref(st), &expected);
     if (!expected)
         statement_unref(st);
@@ -854,6 +870,7 @@ enum step prepared_close(struct client *c, struct outv *o, struct message_in *m)
 void prepared_push_query(struct client *c, struct server *s)
 {
     bool expected;
+    s->may_begin = true;
     if (c->unnamed || s->n_unnamed) {
         push_unnamed(c, s, TRACK_QUERY, TRACK_BARRIER, NULL);
         return;

@@ -26,6 +26,7 @@ int shard_new(struct shard **out, struct shared *shared, int index,
     sh->shared = shared;
     sh->console = console;
     sh->conf = shared_conf(shared);
+    statement_set_max((size_t)sh->conf->statement_max_bytes);
     list_init(&sh->pools);
     list_init(&sh->clients);
     list_init(&sh->logins);
@@ -215,6 +216,7 @@ void shard_set_conf(struct shard *sh, struct conf *conf,
     struct err e;
     bool tls_changed = !conf_same_server_tls(old, conf);
     sh->conf = conf;
+    statement_set_max((size_t)conf->statement_max_bytes);
     tls_ctx_unref(sh->client_tls);
     tls_ctx_unref(sh->server_tls);
     sh->client_tls = client_tls;
@@ -360,13 +362,10 @@ bool shard_kill_client(struct shard *sh, uint64_t id)
 
 struct client *shard_find_client(struct shard *sh, uint64_t id)
 {
-    list_for(n, &sh->clients)
-    {
-        struct client *c = list_entry(n, struct client, node_all);
-        if (c->id == id)
-            return c;
-    }
-    return NULL;
+    struct client *c = sh->ids[id % ID_BUCKETS];
+    while (c && c->id != id)
+        c = c->next_id;
+    return c;
 }
 
 void shard_drain_clients(struct shard *sh)

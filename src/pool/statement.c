@@ -17,7 +17,31 @@ static struct {
     size_t n_buckets; /* a power of two */
     size_t count, bytes;
     uint32_t last_id;
-} reg = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    atomic_size_t held, max;
+} reg = {.lock = PTHREAD_MUTEX_INITIALIZER, .max = SIZE_MAX};
+
+void statement_set_max(size_t bytes)
+{
+    atomic_store_explicit(&reg.max, bytes, memory_order_relaxed);
+}
+
+static bool has_room(size_t bytes, size_t more)
+{
+    size_t held = atomic_load_explicit(&reg.held, memory_order_relaxed);
+    return bytes + held + more <=
+           atomic_load_explicit(&reg.max, memory_order_relaxed);
+}
+
+bool statement_hold(size_t was, size_t now)
+{
+    atomic_fetch_add_explicit(&reg.held, now - was, memory_order_relaxed);
+    if (now <= was)
+        return true;
+    pthread_mutex_lock(&reg.lock);
+    bool ok = has_room(reg.bytes, 0);
+    pthread_mutex_unlock(&reg.lock);
+    return ok;
+}
 
 static bool has_body(const struct statement *s, uint64_t hash,
                      struct slice body)
@@ -45,8 +69,8 @@ static const char *skip_comment(const char *p, const char *end)
     return end;
 }
 
-/* The first word of the text, after blanks and comments, decides. */
-static bool text_may_deallocate(struct slice text)
+/* Behind blanks and comments. */
+static struct slice first_word(struct slice text)
 {
     const char *p = text.p, *end = text.p + text.n;
     while (p < end) {
@@ -55,16 +79,20 @@ static bool text_may_deallocate(struct slice text)
         } else if (end - p > 1 && p[0] == '-' && p[1] == '-') {
             p = memchr(p, '\n', (size_t)(end - p));
             if (!p)
-                return false;
+                return slice_of(end, 0);
         } else if (end - p > 1 && p[0] == '/' && p[1] == '*') {
             p = skip_comment(p, end);
         } else {
             break;
         }
     }
-    size_t left = (size_t)(end - p);
-    return (left >= 10 && !strncasecmp(p, "deallocate", 10)) ||
-           (left >= 7 && !strncasecmp(p, "discard", 7));
+    return slice_of(p, (size_t)(end - p));
+}
+
+static bool begins_with(struct slice text, const char *word)
+{
+    size_t n = strlen(word);
+    return text.n >= n && !strncasecmp(text.p, word, n);
 }
 
 static void grow(void)
@@ -97,15 +125,19 @@ static struct statement *find_locked(uint64_t hash, struct slice body)
 
 static struct statement *add_locked(uint64_t hash, struct slice body)
 {
+    if (!has_room(reg.bytes, sizeof(struct statement) + body.n))
+        return NULL;
     struct statement *s = malloc(sizeof *s + body.n);
     if (!s)
         return NULL;
     if (reg.count >= reg.n_buckets)
         grow();
-    struct slice text = {body.p, strnlen(body.p, body.n)};
+    struct slice text = first_word(slice_of(body.p, strnlen(body.p, body.n)));
     *s = (struct statement){
         .id = ++reg.last_id,
-        .is_barrier = text_may_deallocate(text),
+        .is_barrier =
+            begins_with(text, "deallocate") || begins_with(text, "discard"),
+        .may_begin = begins_with(text, "begin") || begins_with(text, "start"),
         .hash = hash,
         .body_n = body.n,
     };

@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 
+#include "base/base.h"
 #include "base/slice.h"
 
 struct statement {
@@ -19,14 +20,23 @@ struct statement {
      * result type"). */
     _Atomic uint32_t generation;
     bool is_barrier; /* DEALLOCATE or DISCARD: may drop other statements */
+    bool may_begin;  /* BEGIN or START TRANSACTION */
     uint64_t hash;
     struct statement *next; /* in the registry's bucket */
     size_t body_n;
     char body[]; /* of Parse, behind the name: text, 0, types */
 };
 
+/* Bytes that all texts together may take, and what is held of messages that are
+ * still arriving; statement_max_bytes. */
+void statement_set_max(size_t bytes);
+
+/* What was held of an unfinished message has become `now` bytes. False when
+ * that is too much; it is counted all the same. */
+NODISCARD bool statement_hold(size_t was, size_t now);
+
 /* Finds or adds the statement with this body; returns a reference. NULL when
- * there is no memory. */
+ * there is no memory, or no room within the maximum. */
 struct statement *statement_get(struct slice body);
 struct statement *statement_ref(struct statement *s);
 void statement_unref(struct statement *s); /* NULL is fine */

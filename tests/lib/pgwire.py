@@ -207,7 +207,7 @@ class Msg:
     def pair(self):
         """ParameterStatus: (name, value)."""
         name, value = self.body.split(b"\0")[:2]
-        return name.decode(), value.decode()
+        return name.decode(), value.decode(errors="replace")
 
 
 class Result:

@@ -173,3 +173,23 @@ def test_replayed_values_are_not_echoed(one_server):
         got = a.ok("SELECT 1")
         assert got.types.replace("S", "") == "TDCZ"
         assert got.params.get("TimeZone") in (None, "Asia/Tokyo")
+
+
+@pytest.mark.differs("it makes one literal of it, in whatever encoding")
+@pytest.mark.parametrize("encoding,name", [
+    ("SJIS", "\u30bd"),  # its second byte is a backslash
+    ("BIG5", "\u529f"),
+    ("GBK", "\u8a90"),
+    ("UTF8", "\u00e4"),
+])
+def test_value_that_is_not_ascii(one_server, encoding, name):
+    """It cannot end the literal that it is sent in, whatever its bytes mean;
+    PostgreSQL shows what it does not keep as question marks."""
+    raw = name.encode(encoding) + b"'; SET x.y = '1"
+    with one_server.wire(params={"client_encoding": encoding,
+                                 "application_name": raw}) as a:
+        with one_server.wire() as b:
+            b.ok("SELECT 1")
+            got = a.ok("SHOW application_name").value()
+            assert got.startswith("?") and got.endswith("'; SET x.y = '1")
+            assert b.value("SELECT current_setting('x.y', true)") in (None, "")

@@ -2,6 +2,7 @@
 # Copyright (c) 2026 The pgbraid authors
 """Protocol-level prepared statements while servers change underneath."""
 import random
+import select
 
 import pytest
 
@@ -543,3 +544,70 @@ def test_simple_query_between_parse_and_sync(one_server):
                bind("", "s"), execute(), sync())
         assert a.read_ready().value() == "2"
         assert a.read_ready().value() == "1"
+
+
+def in_failed_transaction(w):
+    w.send(query("BEGIN"))
+    w.read_ready()
+    assert w.query("SELECT 1/0").error["C"] == "22012"
+
+
+def test_parse_in_a_failed_transaction(one_server):
+    """Also of a text that the server has already."""
+    with one_server.wire() as a, one_server.wire() as b:
+        prepare(b, "known", "SELECT 7")
+        in_failed_transaction(a)
+        a.send(parse("s", "SELECT 7"), sync())
+        got = a.read_ready()
+        assert got.error["C"] == "25P02" and got.types == "EZ"
+        a.send(parse("r", "ROLLBACK"), bind("", "r"), execute(), sync())
+        assert a.read_ready().types == "12CZ"
+        a.send(parse("r", "SELECT 7"), sync())
+        assert a.read_ready().error["C"] == "42P05"
+        prepare(a, "s", "SELECT 7")
+        assert run(a, "s").value() == "7"
+        assert run(b, "known").value() == "7"
+
+
+def test_parse_behind_what_may_fail(one_server):
+    """The transaction fails while the Parse is on its way."""
+    with one_server.wire() as a:
+        prepare(a, "known", "SELECT 7")
+        a.send(query("BEGIN; SELECT 1/0"), parse("s", "SELECT 7"), sync(),
+               query("ROLLBACK"))
+        a.read_ready()
+        assert a.read_ready().error["C"] == "25P02"
+        a.read_ready()
+        a.send(parse("b", "BEGIN"), bind("", "b"), execute(), sync(),
+               parse("", "SELECT 1/0"), bind(), execute(), sync(),
+               parse("t", "SELECT 7"), sync(), query("ROLLBACK"))
+        assert a.read_ready().types == "12CZ"
+        assert a.read_ready().error["C"] == "22012"
+        assert a.read_ready().error["C"] == "25P02"
+        assert a.read_ready().types == "CZ"
+        assert run(a, "known").value() == "7"
+
+
+def test_statement_max_bytes(make_pooler):
+    p = make_pooler({"statement_max_bytes": 1 << 20, "default_pool_size": 3})
+    big = "SELECT '%s'" % ("x" * 400000)
+    with p.wire() as a, p.wire() as b, p.wire() as c:
+        prepare(a, "s", big)
+        prepare(b, "s", big)  # the same text
+        prepare(c, "s", big.replace("x", "y"))
+        c.send(parse("t", big.replace("x", "z")), sync())
+        assert c.read_to_close()[-1].fields["C"] == "53200"
+        assert run(a, "s").value() == "x" * 400000
+
+
+def test_unfinished_statements_are_counted(make_pooler):
+    p = make_pooler({"statement_max_bytes": 1 << 20, "default_pool_size": 3})
+    message = parse("s", "SELECT '%s'" % ("x" * 900000))
+    with p.wire() as a, p.wire() as b:
+        for w in a, b:
+            w.send(message[:600000])
+        ended, = select.select([a.sock, b.sock], [], [], 10)[0]
+        lost, other = (a, b) if ended is a.sock else (b, a)
+        assert lost.read_to_close()[-1].fields["C"] == "53200"
+        other.send(message[600000:], sync())
+        assert other.read_ready().types == "1Z"

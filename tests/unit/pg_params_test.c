@@ -147,6 +147,33 @@ static void test_diff_is_safe_sql(void **state)
                 "'\"$user\", ''a''', false);");
 }
 
+/* The second byte of a character in SJIS may be a backslash, and the server
+ * may have another encoding. */
+static void test_diff_of_other_encodings(void **state)
+{
+    struct pgbuf b;
+    pgbuf_init(&b, 1000);
+    const struct pg_params *have =
+        with(pg_params_empty(), "client_encoding", "UTF8");
+    const struct pg_params *want =
+        with(with(pg_params_empty(), "client_encoding", "SJIS"), "my.label",
+             "\x83\x5c'; DROP--");
+    assert_int_equal(pg_params_put_diff(want, have, all, NULL, &b), 2);
+    pgbuf_put_u8(&b, 0);
+    assert_string_equal(b.p,
+                        "SET \"client_encoding\" TO 'SJIS';"
+                        "SELECT pg_catalog.set_config('my.label', "
+                        "pg_catalog.convert_from(pg_catalog.decode("
+                        "'835c273b2044524f502d2d', 'hex'), 'SJIS'), false);");
+    pgbuf_fini(&b);
+    pg_params_unref(want);
+    pg_params_unref(have);
+    assert_diff("search_path", "\xc3\xa4",
+                "SELECT pg_catalog.set_config('search_path', "
+                "pg_catalog.convert_from(pg_catalog.decode('c3a4', 'hex'), "
+                "'SQL_ASCII'), false);");
+}
+
 static void test_diff_is_what_differs(void **state)
 {
     struct pgbuf b;
@@ -203,6 +230,7 @@ int main(void)
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_put_all),
         cmocka_unit_test(test_diff_is_safe_sql),
+        cmocka_unit_test(test_diff_of_other_encodings),
         cmocka_unit_test(test_diff_is_what_differs),
         cmocka_unit_test(test_threads),
     };
