@@ -104,10 +104,7 @@ bool pg_track_push(struct pg_track *t, struct track_entry e)
 
 bool pg_track_pop_local(struct pg_track *t, struct track_entry *out)
 {
-    if (!t->count)
-        return false;
-    const struct track_entry *e = at(t, 0);
-    if (!(e->flags & TRACK_VIRTUAL) && e->kind != TRACK_COPY_END)
+    if (!pg_track_has_local(t))
         return false;
     *out = pop_front(t);
     return true;

@@ -74,6 +74,15 @@ struct pg_track {
 void pg_track_init(struct pg_track *t);
 void pg_track_fini(struct pg_track *t);
 
+/* Whether pg_track_pop_local() has something to take. */
+static inline bool pg_track_has_local(const struct pg_track *t)
+{
+    if (!t->count)
+        return false;
+    const struct track_entry *e = &t->ring[t->head];
+    return (e->flags & TRACK_VIRTUAL) || e->kind == TRACK_COPY_END;
+}
+
 /* Records a request about to be sent. False when the server will not answer it
  * (it is skipping, or ignores it during COPY): send it all the same, but expect
  * nothing. */

@@ -422,7 +422,13 @@ void link_detach(struct client *c);
  * before.
  */
 enum { LINK_SCRATCH_TO_CLIENT = 4 };
-void link_answer_local(struct client *c, struct server *s, struct outv *o);
+void link_make_local(struct client *c, struct server *s, struct outv *o);
+static inline void link_answer_local(struct client *c, struct server *s,
+                                     struct outv *o)
+{
+    if (unlikely(pg_track_has_local(&s->track)))
+        link_make_local(c, s, o);
+}
 
 void link_from_client(struct client *c, const char *p, size_t n);
 void link_from_server(struct server *s, const char *p, size_t n);

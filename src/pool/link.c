@@ -109,7 +109,7 @@ void link_release_if_idle(struct server *s)
     pool_give_server(s);
 }
 
-void link_answer_local(struct client *c, struct server *s, struct outv *o)
+void link_make_local(struct client *c, struct server *s, struct outv *o)
 {
     struct track_entry e;
     while (pg_track_pop_local(&s->track, &e)) {

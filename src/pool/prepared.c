@@ -22,17 +22,13 @@
  * alike, whatever becomes of it; until then a Bind waits, unless it shares the
  * batch, and so the fate, of the request that is to make it so. What the server
  * skips is undone, the newest first. */
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "pg/pg_error.h"
 #include "pg/pg_read.h"
 #include "pool/impl.h"
 
-#define SERVER_PREFIX "PGBRAID_"
-
 enum {
-    SERVER_STMT_NAME_MAX = 24,
     UNNAMED_HELD_MAX = 65536, /* a longer unnamed Parse is not kept */
     /* Beyond what any sane client keeps: whoever never closes what it prepares
      * would take all memory. */
@@ -148,11 +144,9 @@ int prepared_count_client(const struct client *c)
 
 /* ------------------------------------------------------ server statements */
 
-static size_t server_stmt_name(const struct statement *st,
-                               char name[SERVER_STMT_NAME_MAX])
+static struct slice stmt_name(const struct statement *st)
 {
-    return (size_t)snprintf(name, SERVER_STMT_NAME_MAX, SERVER_PREFIX "%u",
-                            st->id);
+    return slice_of(st->name, st->name_n);
 }
 
 static struct server_stmt *have(struct server *s, const struct statement *st)
@@ -263,11 +257,9 @@ static void make_room(struct client *c, struct server *s, struct outv *o,
                       const struct statement *st)
 {
     while (s->n_stmts && !has_room_for(c, s, st)) {
-        char name[SERVER_STMT_NAME_MAX];
         struct server_stmt *k =
             list_entry(list_last(&s->lru), struct server_stmt, node);
-        size_t n = server_stmt_name(k->statement, name);
-        send_close(s, o, slice_of(name, n), k->statement);
+        send_close(s, o, stmt_name(k->statement), k->statement);
         forget(s, k);
     }
 }
@@ -314,8 +306,6 @@ static bool ensure(struct client *c, struct outv *o, struct statement *st,
 {
     struct server *s = c->server;
     struct server_stmt *k = have(s, st);
-    char name[SERVER_STMT_NAME_MAX];
-    size_t n = server_stmt_name(st, name);
     /* It is not known here, but its Close may yet be skipped. */
     bool may_be_there = k || s->n_closing > 0;
     bool expected;
@@ -330,8 +320,8 @@ static bool ensure(struct client *c, struct outv *o, struct statement *st,
     else
         make_room(c, s, o, st);
     if (may_be_there)
-        send_close(s, o, slice_of(name, n), st);
-    send_parse(o, slice_of(name, n), st);
+        send_close(s, o, stmt_name(st), st);
+    send_parse(o, stmt_name(st), st);
     c->pool->stats.server_parse_count++;
     push(s, TRACK_PARSE, client_parse ? 0 : TRACK_OURS, client_parse,
          statement_ref(st), &expected);
@@ -579,11 +569,9 @@ static enum step parse_unnamed(struct client *c, struct outv *o,
 static void parse_taken(struct client *c, struct outv *o, struct client_stmt *k)
 {
     struct server *s = c->server;
-    char name[SERVER_STMT_NAME_MAX];
     bool expected;
     (void)ensure(c, o, k->statement, NULL);
-    send_parse(o, slice_of(name, server_stmt_name(k->statement, name)),
-               k->statement);
+    send_parse(o, stmt_name(k->statement), k->statement);
     touch(k, s);
     push(s, TRACK_PARSE, TRACK_DUP, k, statement_ref(k->statement), &expected);
     if (!expected) {
@@ -721,13 +709,12 @@ static enum step send_renamed(struct client *c, struct outv *o,
                               struct message_in *m, struct slice before,
                               struct slice name, const struct statement *st)
 {
-    char head[PG_HEADER_SIZE], ours[SERVER_STMT_NAME_MAX];
-    size_t n = server_stmt_name(st, ours);
+    char head[PG_HEADER_SIZE];
     memcpy(head, m->p, sizeof head);
-    pg_set_u32(head + 1, (uint32_t)(m->total - 1 - name.n + n));
+    pg_set_u32(head + 1, (uint32_t)(m->total - 1 - name.n + st->name_n));
     outv_copy(o, head, sizeof head);
     outv_copy(o, before.p, before.n);
-    outv_copy(o, ours, n);
+    outv_copy(o, st->name, st->name_n);
     const char *rest = name.p + name.n;
     size_t left = (size_t)(m->p + m->have - rest);
     if (left < 512)
@@ -931,7 +918,5 @@ bool prepared_fix_error(struct client *c, struct server *s,
     struct server_stmt *h = have(s, st);
     if (pg_error_has_code(&x, "26000") && h)
         forget(s, h); /* the server lost it, whatever the reason */
-    char ours[SERVER_STMT_NAME_MAX];
-    size_t n = server_stmt_name(st, ours);
-    return replace_name(body, slice_of(ours, n), slice_of(k->name, k->n), out);
+    return replace_name(body, stmt_name(st), slice_of(k->name, k->n), out);
 }

@@ -3,6 +3,7 @@
 #include "pool/statement.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 
@@ -141,6 +142,8 @@ static struct statement *add_locked(uint64_t hash, struct slice body)
         .hash = hash,
         .body_n = body.n,
     };
+    s->name_n =
+        (uint8_t)snprintf(s->name, sizeof s->name, SERVER_PREFIX "%u", s->id);
     memcpy(s->body, body.p, body.n);
     s->next = reg.bucket[hash & (reg.n_buckets - 1)];
     reg.bucket[hash & (reg.n_buckets - 1)] = s;

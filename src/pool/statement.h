@@ -13,6 +13,11 @@
 #include "base/base.h"
 #include "base/slice.h"
 
+/* What a statement is called on servers: this and its number. */
+#define SERVER_PREFIX "PGBRAID_"
+
+enum { SERVER_STMT_NAME_MAX = 24 };
+
 struct statement {
     uint32_t id; /* never used again, never 0 */
     _Atomic unsigned refs;
@@ -21,6 +26,8 @@ struct statement {
     _Atomic uint32_t generation;
     bool is_barrier; /* DEALLOCATE or DISCARD: may drop other statements */
     bool may_begin;  /* BEGIN or START TRANSACTION */
+    uint8_t name_n;
+    char name[SERVER_STMT_NAME_MAX]; /* its name on servers */
     uint64_t hash;
     struct statement *next; /* in the registry's bucket */
     size_t body_n;
