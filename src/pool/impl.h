@@ -173,7 +173,9 @@ struct server {
     uint32_t unnamed_epoch; /* of the request that made it so */
     bool is_unnamed_sure;   /* that request was answered */
     uint32_t n_unnamed;     /* requests of its client that change it, pending */
-    uint32_t n_cancels;     /* CancelRequests on their way to this server */
+    uint32_t n_unnamed_barriers; /* of them, those that replaced a statement
+                                  * which may drop all others */
+    uint32_t n_cancels; /* CancelRequests on their way to this server */
     uint32_t pid;
     uint16_t key_n;
     uint8_t key[PG_CANCEL_KEY_MAX];

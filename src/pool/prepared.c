@@ -350,6 +350,11 @@ static void note_unnamed(struct client *c, struct server *s)
     s->unnamed_seq = c->unnamed_seq;
 }
 
+static bool is_barrier(const struct statement *st)
+{
+    return st && st->is_barrier;
+}
+
 /* Pushes a request that makes st (reference taken) the unnamed statement of c,
  * and of s. */
 static void push_unnamed(struct client *c, struct server *s,
@@ -365,6 +370,7 @@ static void push_unnamed(struct client *c, struct server *s,
     }
     /* c->unnamed's reference went into the entry. */
     s->n_unnamed++;
+    s->n_unnamed_barriers += is_barrier(c->unnamed);
     note_unnamed(c, s);
     if (!s->is_unnamed_sure)
         s->unnamed_epoch = epoch; /* a Query counts as the end of its own */
@@ -380,6 +386,7 @@ static void undo_unnamed(struct client *c, struct server *s,
     struct track_entry *later =
         pg_track_find(&s->track, TRACK_UNNAMED, TRACK_OURS);
     if (later) {
+        s->n_unnamed_barriers += is_barrier(was) - is_barrier(later->tag);
         statement_unref(later->tag);
         later->tag = was;
         return;
@@ -397,6 +404,7 @@ static void settle_unnamed(struct client *c, struct server *s,
     struct statement *was = e->tag;
     bool is_ours = e->flags & TRACK_OURS;
     s->n_unnamed -= !is_ours;
+    s->n_unnamed_barriers -= is_barrier(was);
     if (!c) {
         statement_unref(was);
         return;
@@ -746,7 +754,10 @@ static enum step use_statement(struct client *c, struct outv *o,
     } else if (!ensure_unnamed(c, o)) {
         return STEP_HOLD;
     }
-    if (st && st->is_barrier && kind == TRACK_BIND)
+    /* Which text the unnamed statement is, is not sure while requests that
+     * changed it may yet be skipped. */
+    if (kind == TRACK_BIND &&
+        (is_barrier(st) || (!name.n && s->n_unnamed_barriers)))
         s->has_barrier_bound = true;
     if (kind == TRACK_BIND && (!st || st->may_begin))
         s->may_begin = true;

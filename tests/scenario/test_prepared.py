@@ -286,6 +286,23 @@ def test_deallocate_all_in_one_batch_with_what_follows(one_server):
         assert got.value() == "2"
 
 
+@core
+def test_deallocate_all_that_only_the_server_knows_of(one_server):
+    """The later Parse is skipped, so the Bind meets the earlier one; sent in
+    one go, nobody before the server knows."""
+    with one_server.wire() as a:
+        a.send(parse("", "DEALLOCATE ALL"), sync())
+        assert a.read_ready().types == "1Z"
+        a.send(execute("nothing"), parse("", "SELECT 1"), sync(),
+               bind(), execute(), sync(),
+               parse("s", "SELECT 2"), sync(), parse("s", "SELECT 3"), sync())
+        assert a.read_ready().sqlstate() == "34000"
+        assert a.read_ready().types == "2CZ"
+        assert a.read_ready().types == "1Z"
+        assert a.read_ready().sqlstate() == "42P05"
+        assert run(a, "s").value() == "2"
+
+
 def test_failed_deallocate_all_forgets_nothing(one_server):
     with one_server.wire() as a:
         prepare(a, "s", "SELECT 1")
