@@ -11,6 +11,8 @@
 #include "admin/job.h"
 #include "base/clock.h"
 #include "net/addr.h"
+#include "net/mptcp.h"
+#include "net/quic.h"
 #include "net/stream.h"
 
 /* The number at the end of a Unix socket's path: a server's port, or the one
@@ -151,10 +153,42 @@ static void put_columns(struct job *j, const struct conn_view *v,
     table_int(t, (int64_t)v->id);
 }
 
+static const char *transport_word(const struct stream *s)
+{
+    static const char *const words[] = {
+        [STREAM_UNIX] = "unix",
+        [STREAM_TCP] = "tcp",
+        [STREAM_TLS] = "tls",
+        [STREAM_QUIC] = "quic",
+    };
+
+    if (s->kind != STREAM_UNIX && s->kind != STREAM_QUIC &&
+        mptcp_use_of(stream_fd(s)) == MPTCP_USED)
+        return "mptcp";
+    return words[s->kind];
+}
+
+/* Behind PgBouncer's columns. The console's own client may have no stream. */
+static void put_transport(struct table *t, const struct stream *s)
+{
+    uint64_t connection;
+    int64_t stream;
+
+    table_text(t, s ? transport_word(s) : "");
+    if (s && quic_stream_ids(s, &connection, &stream)) {
+        table_int(t, (int64_t)connection);
+        table_int(t, stream);
+    } else {
+        table_null(t);
+        table_null(t);
+    }
+}
+
 static void put_connection(struct job *j, const struct conn_view *v)
 {
     table_row(&j->table);
     put_columns(j, v, state_word(v));
+    put_transport(&j->table, v->stream);
     table_row_end(&j->table);
 }
 
@@ -204,6 +238,7 @@ static void put_socket(struct job *j, const struct conn_view *v)
     for (int i = 0; i < POSITIONS; i++)
         table_int(t, 0);
     table_int(t, v->stream ? (int64_t)stream_pending(v->stream) : 0);
+    put_transport(t, v->stream);
     table_row_end(t);
 }
 

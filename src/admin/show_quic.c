@@ -41,6 +41,7 @@ static void put_connection(void *arg, const struct quic_conn_view *v)
     table_int(t, (int64_t)v->sends);
     table_int(t, (int64_t)(v->frames_out * 100 / packets));
     table_int(t, (int64_t)v->rebindings);
+    table_int(t, (int64_t)v->id);
     table_row_end(t);
 }
 

@@ -10,7 +10,8 @@ enum {
     SSLNEGOTIATION,
     LOAD_BALANCE,
     TRANSPORT,
-    MPTCP
+    MPTCP,
+    CONGESTION
 };
 
 static const struct {

@@ -59,6 +59,12 @@ enum conf_transport {
     CONF_TRANSPORT_QUIC,
 };
 
+enum conf_congestion {
+    CONF_CONGESTION_CUBIC,
+    CONF_CONGESTION_RENO,
+    CONF_CONGESTION_BBR,
+};
+
 enum conf_mptcp {
     CONF_MPTCP_OFF,
     CONF_MPTCP_ON,
@@ -84,6 +90,7 @@ struct conf_list {
 #define CONF_FIELD_POOL_MODE(name) enum conf_pool_mode name;
 #define CONF_FIELD_AUTH_TYPE(name) enum conf_auth_type name;
 #define CONF_FIELD_SSLMODE(name) enum conf_sslmode name;
+#define CONF_FIELD_CONGESTION(name) enum conf_congestion name;
 
 /* The field that a row of section.def makes: choices are int, so that -1 can
  * say "not set". */

@@ -27,6 +27,7 @@ enum option_type {
     OPTION_LOAD_BALANCE,
     OPTION_TRANSPORT,
     OPTION_MPTCP,
+    OPTION_CONGESTION,
 };
 
 enum {

@@ -333,19 +333,40 @@ static void print_finding(void *arg, bool is_error, const char *text)
     fprintf(stderr, "%s: %s\n", is_error ? "error" : "warning", text);
 }
 
-/* What a file without mistakes asks of this host. */
+static int check_multipath(const struct conf *c, struct err *e)
+{
+    return multipath_check(c, true, e);
+}
+
+static int check_tls(const struct conf *c, struct err *e)
+{
+    struct tls_pair pair;
+    int rc = tls_pair_load(&pair, c, e);
+    if (rc == 0)
+        tls_pair_unref(&pair);
+    return rc;
+}
+
+/* What a file without mistakes asks of this host: the kernel, and the files
+ * that it names. */
 static int check_host(const char *file)
 {
+    static int (*const checks[])(const struct conf *c, struct err *e) = {
+        check_multipath, check_tls, quic_listeners_check};
     struct conf *c;
     struct err e;
-    int rc = conf_load(file, &c, &e);
-    if (rc == 0) {
-        rc = multipath_check(c, true, &e);
-        conf_unref(c);
-    }
-    if (rc)
+    int mistakes = 0;
+    if (conf_load(file, &c, &e)) {
         print_finding(NULL, true, e.text);
-    return rc ? 1 : 0;
+        return 1;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(checks); i++)
+        if (checks[i](c, &e)) {
+            print_finding(NULL, true, e.text);
+            mistakes++;
+        }
+    conf_unref(c);
+    return mistakes;
 }
 
 static int check(const char *file)

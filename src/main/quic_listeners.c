@@ -9,6 +9,9 @@
 #include "main/addresses.h"
 #include "net/quic.h"
 
+_Static_assert((int)QUIC_CONGESTION_BBR == (int)CONF_CONGESTION_BBR,
+               "quic_congestion and conf_congestion have the same order");
+
 enum { HANDSHAKE_TIMEOUT_US = 10 * 1000000 };
 
 /* Of one worker; its thread's from the start on. */
@@ -31,16 +34,24 @@ struct quic_listeners {
 /* --- settings ---------------------------------------------------------------
  */
 
+static bool is_set(const char *s)
+{
+    return s && *s;
+}
+
 static const char *or_else(const char *a, const char *b)
 {
-    return a && *a ? a : b;
+    return is_set(a) ? a : b;
 }
 
 static int load_tls(struct quic_listeners *q, const struct conf *c,
                     struct quic_tls **out, struct err *e)
 {
+    bool is_shared =
+        !is_set(c->quic_tls_cert_file) && is_set(c->client_tls_cert_file);
     struct quic_tls_params p = {
-        .prefix = "quic_tls",
+        .prefix = is_shared ? "client_tls" : "quic_tls",
+        .ca_prefix = is_set(c->quic_tls_ca_file) ? "quic_tls" : "client_tls",
         .cert_file = or_else(c->quic_tls_cert_file, c->client_tls_cert_file),
         .key_file = or_else(c->quic_tls_key_file, c->client_tls_key_file),
         .ca_file = or_else(c->quic_tls_ca_file, c->client_tls_ca_file),
@@ -49,9 +60,29 @@ static int load_tls(struct quic_listeners *q, const struct conf *c,
     return quic_tls_new_server(out, q->shared, &p, e);
 }
 
+static int load_secrets(struct quic_listeners *q, const struct conf *c,
+                        struct err *e)
+{
+    const char *key = or_else(c->quic_tls_key_file, c->client_tls_key_file);
+    int rc = quic_shared_new(&q->shared, key, e);
+    if (rc)
+        return err_wrap(e, "%s",
+                        is_set(c->quic_tls_key_file) ? "quic_tls_key_file"
+                                                     : "client_tls_key_file");
+    return load_tls(q, c, &q->tls, e);
+}
+
 static struct quic_limits limits_of(const struct conf *c)
 {
     return (struct quic_limits){
+        .congestion = (enum quic_congestion)c->quic_congestion_control,
+        .windows =
+            {
+                .stream = (uint64_t)c->quic_stream_window,
+                .stream_max = (uint64_t)c->quic_max_stream_window,
+                .conn = (uint64_t)c->quic_connection_window,
+                .conn_max = (uint64_t)c->quic_max_connection_window,
+            },
         .max_streams = c->quic_max_streams,
         .max_conns_per_host = c->quic_max_connections_per_address,
         .retry_above = c->quic_retry_threshold,
@@ -94,10 +125,7 @@ int quic_listeners_open(struct quic_listeners **out, const struct conf *c,
     q->fds = mem_new_array((size_t)n_workers * ADDRESSES_MAX, sizeof *q->fds);
     q->worker = mem_new_array((size_t)n_workers, sizeof *q->worker);
     q->limits = limits_of(c);
-    int rc = quic_shared_new(
-        &q->shared, or_else(c->quic_tls_key_file, c->client_tls_key_file), e);
-    if (rc == 0)
-        rc = load_tls(q, c, &q->tls, e);
+    int rc = load_secrets(q, c, e);
     if (rc == 0)
         rc = open_sockets(q, c, e);
     if (rc) {
@@ -106,6 +134,17 @@ int quic_listeners_open(struct quic_listeners **out, const struct conf *c,
     }
     *out = q;
     return 0;
+}
+
+int quic_listeners_check(const struct conf *c, struct err *e)
+{
+    struct quic_listeners q = {.n_workers = 0};
+    if (c->quic_listen_addr.n == 0)
+        return 0;
+    int rc = load_secrets(&q, c, e);
+    quic_tls_unref(q.tls);
+    quic_shared_free(q.shared);
+    return rc;
 }
 
 void quic_listeners_log(const struct quic_listeners *q)

@@ -18,6 +18,9 @@ NODISCARD int quic_listeners_open(struct quic_listeners **out,
                                   struct err *e);
 
 /* All of these do nothing with NULL. */
+/* Whether the certificates that a configuration names can be used. */
+NODISCARD int quic_listeners_check(const struct conf *c, struct err *e);
+
 void quic_listeners_log(const struct quic_listeners *q);
 void quic_listeners_start(struct quic_listeners *q, struct team *team);
 

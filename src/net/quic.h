@@ -60,7 +60,8 @@ void quic_shared_free(struct quic_shared *s); /* NULL is fine */
 /* --- TLS ---------------------------------------------------------------- */
 
 struct quic_tls_params {
-    const char *prefix; /* of the options, for errors: "quic_tls" */
+    const char *prefix;    /* of the options, for errors: "quic_tls" */
+    const char *ca_prefix; /* of ca_file's option; NULL: the same */
     const char *cert_file, *key_file;
     const char *ca_file; /* "system", or PEM; NULL, "": none */
     /* Listening: clients without a certificate are refused. Connecting: the
@@ -94,7 +95,22 @@ void quic_host_free(struct quic_host *h);
 NODISCARD int quic_sockets_open(int *fds, int n, const struct addr *at,
                                 struct err *e);
 
+/* Congestion control of what we send. */
+enum quic_congestion {
+    QUIC_CONGESTION_CUBIC,
+    QUIC_CONGESTION_RENO,
+    QUIC_CONGESTION_BBR,
+};
+
+/* Flow control of what we receive: bytes to begin with, and what it may grow
+ * to while the path could carry more. */
+struct quic_windows {
+    uint64_t stream, stream_max, conn, conn_max;
+};
+
 struct quic_limits {
+    enum quic_congestion congestion;
+    struct quic_windows windows;
     int max_streams;              /* of a connection, at once */
     int max_conns_per_host;       /* of the process; 0: no limit */
     int retry_above;              /* half-open connections of a worker */
@@ -151,9 +167,10 @@ void quic_memory_clear(struct quic_memory *m);
 
 struct quic_connect_params {
     struct quic_tls *tls;
-    const char *host;           /* for SNI and the check of the certificate */
-    bool is_tunnel;             /* offers QUIC_ALPN_EDGE before the others */
-    const char *alpn;           /* NULL: the usual ones; "": none, for tests */
+    const char *host; /* for SNI and the check of the certificate */
+    bool is_tunnel;   /* offers QUIC_ALPN_EDGE before the others */
+    const char *alpn; /* NULL: the usual ones; "": none, for tests */
+    enum quic_congestion congestion;
     struct quic_memory *memory; /* outlives the connection; NULL: none */
     int64_t idle_timeout_us, handshake_timeout_us;
 };
@@ -181,7 +198,12 @@ void quic_conn_close(struct quic_conn *c, enum quic_code code);
 /* --- looking at it ---------------------------------------------------------
  */
 
+/* Which connection (SHOW QUIC tells its id), and which of its streams; false
+ * for a stream of another kind, or of a connection that is lost. */
+bool quic_stream_ids(const struct stream *s, uint64_t *conn, int64_t *stream);
+
 struct quic_conn_view {
+    uint64_t id; /* in this process */
     bool is_server, is_up, is_draining, is_resumed;
     const char *alpn;
     struct addr peer;

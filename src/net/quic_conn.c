@@ -40,7 +40,7 @@ void quic_conn_mark_dirty(struct quic_conn *c)
 void quic_conn_credit(struct quic_conn *c, size_t n)
 {
     c->owed_window += n;
-    if (c->held > QUIC_HELD_MAX || !c->owed_window || c->state > QUIC_CONN_UP)
+    if (c->held > c->held_max || !c->owed_window || c->state > QUIC_CONN_UP)
         return;
     ngtcp2_conn_extend_max_offset(c->q, c->owed_window);
     c->owed_window = 0;
@@ -337,7 +337,9 @@ static void on_timer(struct timer *t);
 static struct quic_conn *make(struct quic_socket *s, const struct addr *peer,
                               bool is_server)
 {
+    static _Atomic uint64_t last_id;
     struct quic_conn *c = mem_new(sizeof *c);
+    c->id = ++last_id;
     c->host = s->host;
     c->socket = s;
     c->is_server = is_server;
@@ -357,20 +359,35 @@ static struct quic_conn *make(struct quic_socket *s, const struct addr *peer,
     return c;
 }
 
-static void set_up(ngtcp2_settings *st, ngtcp2_transport_params *tp,
-                   int64_t idle_us, int64_t handshake_us)
+struct setting {
+    enum quic_congestion congestion;
+    const struct quic_windows *windows;
+    int64_t idle_us, handshake_us;
+};
+
+static void set_up(struct quic_conn *c, ngtcp2_settings *st,
+                   ngtcp2_transport_params *tp, const struct setting *from)
 {
+    static const ngtcp2_cc_algo algo[] = {
+        [QUIC_CONGESTION_CUBIC] = NGTCP2_CC_ALGO_CUBIC,
+        [QUIC_CONGESTION_RENO] = NGTCP2_CC_ALGO_RENO,
+        [QUIC_CONGESTION_BBR] = NGTCP2_CC_ALGO_BBR,
+    };
+    const struct quic_windows *w = from->windows;
     ngtcp2_settings_default(st);
     st->initial_ts = quic_now();
-    st->cc_algo = NGTCP2_CC_ALGO_CUBIC;
+    st->cc_algo = algo[from->congestion];
     st->max_tx_udp_payload_size = QUIC_PACKET_MAX;
     st->ack_thresh = 1; /* an acknowledgement rides along with the reply */
     st->initial_rtt = QUIC_INITIAL_RTT_MS * NGTCP2_MILLISECONDS;
-    st->handshake_timeout = (ngtcp2_duration)handshake_us * NGTCP2_MICROSECONDS;
-    st->max_window = 0; /* it is large from the start */
+    st->handshake_timeout =
+        (ngtcp2_duration)from->handshake_us * NGTCP2_MICROSECONDS;
+    st->max_window = MAX(w->conn_max, w->conn);
+    st->max_stream_window = MAX(w->stream_max, w->stream);
+    c->held_max = (size_t)st->max_window / 2;
     ngtcp2_transport_params_default(tp);
-    tp->initial_max_data = QUIC_CONN_WINDOW;
-    tp->max_idle_timeout = (ngtcp2_duration)idle_us * NGTCP2_MICROSECONDS;
+    tp->initial_max_data = w->conn;
+    tp->max_idle_timeout = (ngtcp2_duration)from->idle_us * NGTCP2_MICROSECONDS;
 }
 
 static int set_server(struct quic_conn *c, const struct quic_accept *a,
@@ -381,12 +398,17 @@ static int set_server(struct quic_conn *c, const struct quic_accept *a,
     ngtcp2_settings st;
     ngtcp2_transport_params tp;
     ngtcp2_cid scid;
-    set_up(&st, &tp, p->limits.idle_timeout_us, p->limits.handshake_timeout_us);
-    st.max_stream_window = QUIC_STREAM_WINDOW_SERVER_MAX;
+    const struct setting from = {
+        .congestion = p->limits.congestion,
+        .windows = &p->limits.windows,
+        .idle_us = p->limits.idle_timeout_us,
+        .handshake_us = p->limits.handshake_timeout_us,
+    };
+    set_up(c, &st, &tp, &from);
     st.token = a->hd->token;
     st.tokenlen = a->hd->tokenlen;
     st.token_type = a->token_type;
-    tp.initial_max_stream_data_bidi_remote = QUIC_STREAM_WINDOW_SERVER;
+    tp.initial_max_stream_data_bidi_remote = from.windows->stream;
     tp.initial_max_streams_bidi = (uint64_t)p->limits.max_streams;
     tp.original_dcid = a->odcid ? *a->odcid : a->hd->dcid;
     tp.original_dcid_present = 1;
@@ -443,9 +465,14 @@ static int set_client(struct quic_conn *c, const struct quic_connect_params *p,
         .local = {&c->socket->local.sa, c->socket->local.len},
         .remote = {&c->peer.sa, c->peer.len},
     };
-    set_up(&st, &tp, p->idle_timeout_us, p->handshake_timeout_us);
-    st.max_stream_window = QUIC_STREAM_WINDOW_MAX;
-    tp.initial_max_stream_data_bidi_local = QUIC_STREAM_WINDOW;
+    const struct setting from = {
+        .congestion = p->congestion,
+        .windows = &quic_client_windows,
+        .idle_us = p->idle_timeout_us,
+        .handshake_us = p->handshake_timeout_us,
+    };
+    set_up(c, &st, &tp, &from);
+    tp.initial_max_stream_data_bidi_local = from.windows->stream;
     tp.initial_max_stream_data_uni = 4096;
     tp.initial_max_streams_uni = 1; /* the control stream */
     if (p->memory && p->memory->token) {

@@ -118,6 +118,7 @@ void quic_host_free(struct quic_host *h)
 static void view(struct quic_conn *c, struct quic_conn_view *v)
 {
     *v = (struct quic_conn_view){
+        .id = c->id,
         .is_server = c->is_server,
         .is_up = c->state == QUIC_CONN_UP,
         .is_draining = c->is_draining,

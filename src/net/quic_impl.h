@@ -36,18 +36,20 @@ enum {
     QUIC_TX_BYTES = 65536,     /* one GSO send */
     QUIC_PACKET_MAX = 1452,    /* UDP payload over IPv4 and IPv6 Ethernet */
     QUIC_GSO_MAX = 60,         /* packets of one send; the kernel takes 64 */
-    QUIC_STREAM_WINDOW = 256 * 1024,
-    QUIC_STREAM_WINDOW_SERVER = 64 * 1024,
-    QUIC_STREAM_WINDOW_MAX = 8 << 20, /* what it may grow to */
-    QUIC_STREAM_WINDOW_SERVER_MAX = 1 << 20,
-    QUIC_CONN_WINDOW = 16 << 20,
-    QUIC_HELD_MAX = 8 << 20,       /* of paused streams of one connection */
-    QUIC_SMALL_BYTES = 8192,       /* up to here a stream goes before bulk */
-    QUIC_SMALL_RUN = 32,           /* small frames between two of bulk */
+    QUIC_SMALL_BYTES = 8192,   /* up to here a stream goes before bulk */
+    QUIC_SMALL_RUN = 32,       /* small frames between two of bulk */
     QUIC_FLUSH_BYTES = 512 * 1024, /* of one connection in one turn */
     QUIC_LINGER_US = 5 * 1000000,  /* to get rid of a closed stream's rest */
     QUIC_CLOSE_MAX = 256,          /* size of the last packet */
     QUIC_INITIAL_RTT_MS = 30,
+};
+
+/* Of a client: it asked for what comes. */
+static const struct quic_windows quic_client_windows = {
+    .stream = 256 * 1024,
+    .stream_max = 8 << 20,
+    .conn = 16 << 20,
+    .conn_max = 16 << 20,
 };
 
 /* Of the control stream: docs/quic-protocol.md. */
@@ -160,6 +162,7 @@ enum quic_conn_state {
 };
 
 struct quic_conn {
+    uint64_t id; /* in this process */
     ngtcp2_conn *q;
     struct quic_host *host;
     struct quic_socket *socket;
@@ -185,6 +188,7 @@ struct quic_conn {
     void *owner;
     struct quic_memory *memory;
     size_t held, owed_window; /* bytes of paused streams; credit kept back */
+    size_t held_max;          /* above it credit is kept back */
     int64_t drain_stream;     /* -1: none */
     size_t drain_sent;
     int64_t close_code;        /* to be sent by the next flush; -1: none */

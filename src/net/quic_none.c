@@ -131,6 +131,11 @@ void quic_conn_close(struct quic_conn *c, enum quic_code code)
 {
 }
 
+bool quic_stream_ids(const struct stream *s, uint64_t *conn, int64_t *stream)
+{
+    return false;
+}
+
 void quic_host_each(struct quic_host *h,
                     void (*cb)(void *arg, const struct quic_conn_view *v),
                     void *arg)

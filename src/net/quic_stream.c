@@ -174,6 +174,19 @@ static const struct stream_ops quic_ops = {
     .ends = quic_ends,
 };
 
+bool quic_stream_ids(const struct stream *s, uint64_t *conn, int64_t *stream)
+{
+    const struct quic_stream *t;
+    if (s->ops != &quic_ops)
+        return false;
+    t = container_of(s, struct quic_stream, s);
+    if (!t->conn)
+        return false;
+    *conn = t->conn->id;
+    *stream = t->id;
+    return true;
+}
+
 struct quic_stream *quic_stream_new(struct quic_conn *c, int64_t id)
 {
     struct quic_stream *t = calloc(1, sizeof *t);

@@ -2,6 +2,8 @@
  * Copyright (c) 2026 The pgbraid authors */
 #include "net/quic_tls.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <gnutls/crypto.h>
 #include <gnutls/gnutls.h>
 #include <gnutls/x509.h>
@@ -10,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "auth/tls_binding.h"
 
@@ -67,6 +70,18 @@ static bool is_set(const char *s)
     return s && *s;
 }
 
+/* The library does not say which file it could not read. */
+static int check_readable(const char *prefix, const char *what,
+                          const char *file, struct err *e)
+{
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_set(e, ERR_CONF, "%s_%s_file \"%.200s\": %s", prefix, what,
+                       file, strerror(errno));
+    close(fd);
+    return 0;
+}
+
 static int load_key(struct quic_tls *t, const struct quic_tls_params *p,
                     struct err *e)
 {
@@ -79,8 +94,13 @@ static int load_key(struct quic_tls *t, const struct quic_tls_params *p,
     if (!is_set(p->cert_file) || !is_set(p->key_file))
         return err_set(e, ERR_CONF, "%s_%s_file is missing", p->prefix,
                        is_set(p->cert_file) ? "key" : "cert");
-    int rc = gnutls_certificate_set_x509_key_file(
-        t->credentials, p->cert_file, p->key_file, GNUTLS_X509_FMT_PEM);
+    int rc = check_readable(p->prefix, "cert", p->cert_file, e);
+    if (rc == 0)
+        rc = check_readable(p->prefix, "key", p->key_file, e);
+    if (rc)
+        return rc;
+    rc = gnutls_certificate_set_x509_key_file(t->credentials, p->cert_file,
+                                              p->key_file, GNUTLS_X509_FMT_PEM);
     if (rc < 0)
         return err_set(e, ERR_CONF,
                        "%s_cert_file \"%.120s\" with %s_key_file "
@@ -93,7 +113,12 @@ static int load_key(struct quic_tls *t, const struct quic_tls_params *p,
 static int load_trust(struct quic_tls *t, const struct quic_tls_params *p,
                       struct err *e)
 {
-    int rc;
+    const char *prefix = p->ca_prefix ? p->ca_prefix : p->prefix;
+    int rc = 0;
+    if (is_set(p->ca_file) && strcmp(p->ca_file, "system") != 0)
+        rc = check_readable(prefix, "ca", p->ca_file, e);
+    if (rc)
+        return rc;
     if (!is_set(p->ca_file) && t->is_server)
         return 0;
     if (!is_set(p->ca_file) || !strcmp(p->ca_file, "system"))
@@ -103,10 +128,10 @@ static int load_trust(struct quic_tls *t, const struct quic_tls_params *p,
                                                     GNUTLS_X509_FMT_PEM);
     t->asks_for_cert = true;
     if (rc < 0 && t->is_server)
-        return err_set(e, ERR_CONF, "%s_ca_file \"%.200s\": %s", p->prefix,
+        return err_set(e, ERR_CONF, "%s_ca_file \"%.200s\": %s", prefix,
                        p->ca_file, gnutls_strerror(rc));
     if (rc <= 0 && is_set(p->ca_file) && strcmp(p->ca_file, "system"))
-        return err_set(e, ERR_CONF, "%s_ca_file \"%.200s\": %s", p->prefix,
+        return err_set(e, ERR_CONF, "%s_ca_file \"%.200s\": %s", prefix,
                        p->ca_file,
                        rc ? gnutls_strerror(rc) : "no certificate in it");
     return 0; /* an empty system store refuses everybody, later */

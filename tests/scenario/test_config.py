@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+import pooler as pooler_module
 import procs
 from pgwire import ServerError, WireClosed, query
 
@@ -108,6 +109,58 @@ def test_every_mistake_is_listed(check):
     assert status != 0
     for word in ("default_pool_size", "pool_mode", "no_such"):
         assert word in text, text
+
+
+TLS = "client_tls_sslmode = allow\n"
+PAIR = "client_tls_cert_file = %(cert)s\nclient_tls_key_file = %(key)s\n"
+LISTEN = "quic_listen_addr = 127.0.0.1\n"
+
+
+@pytest.mark.parametrize("text, words", [
+    (TLS + PAIR.replace("%(key)s", "/nonexistent/k"),
+     ["client_tls_key_file", "/nonexistent/k"]),
+    (TLS + PAIR.replace("%(key)s", "%(other)s"), ["client_tls_key_file"]),
+    (TLS + PAIR + "client_tls_ca_file = /nonexistent/ca\n",
+     ["client_tls_ca_file", "/nonexistent/ca"]),
+    ("server_tls_sslmode = verify-ca\nserver_tls_ca_file = /nonexistent/s\n",
+     ["server_tls_ca_file", "/nonexistent/s"]),
+])
+def test_check_reads_the_files_of_tls(check, certs, text, words):
+    status, got = check(GOOD + text % files_of(certs))
+    assert status != 0
+    for word in words:
+        assert word in got, got
+
+
+def files_of(certs):
+    return {"cert": certs.server[0], "key": certs.server[1],
+            "other": certs.server2[1]}
+
+
+QUIC_PAIR = PAIR.replace("client_tls", "quic_tls")
+
+
+@pytest.mark.parametrize("text, words", [
+    ("", ["quic_tls_cert_file", "quic_tls_key_file"]),
+    (QUIC_PAIR.replace("%(cert)s", "/nonexistent/c"),
+     ["quic_tls_cert_file", "/nonexistent/c"]),
+    (QUIC_PAIR.replace("%(key)s", "/nonexistent/k"),
+     ["quic_tls_key_file", "/nonexistent/k"]),
+    (QUIC_PAIR.replace("%(key)s", "%(other)s"),
+     ["quic_tls_cert_file", "quic_tls_key_file", "do not match"]),
+    (QUIC_PAIR.replace("%(cert)s", "%(key)s"), ["quic_tls_cert_file"]),
+    (QUIC_PAIR + "quic_tls_ca_file = /nonexistent/ca\n",
+     ["quic_tls_ca_file", "/nonexistent/ca"]),
+    (QUIC_PAIR + "client_tls_ca_file = /nonexistent/ca\n",
+     ["client_tls_ca_file", "/nonexistent/ca"]),
+])
+def test_check_reads_the_files_of_quic(check, certs, binary, text, words):
+    if not pooler_module.has_quic(binary):
+        pytest.skip("no QUIC in this build")
+    status, got = check(GOOD + LISTEN + text % files_of(certs))
+    assert status != 0
+    for word in words:
+        assert word in got, got
 
 
 def test_secrets_are_not_shown_by_check(check):

@@ -110,6 +110,31 @@ def test_no_room_says_so(serve, make_edge):
 
 
 @core
+def test_sessions_name_their_stream(serve, make_edge):
+    p = serve()
+    e = make_edge(p, args=["--quic_connections", "1"])
+    ws = [session(e) for _ in range(3)]
+    assert ws[0].value("SELECT 1") == "1"
+    with p.wire(transport="tcp") as plain:
+        assert plain.value("SELECT 1") == "1"
+        for what in ("CLIENTS", "SOCKETS"):
+            rows = [r for r in p.show(what)
+                    if r["type"] == "C" and r["database"] == "db1"]
+            by = {}
+            for r in rows:
+                by.setdefault(r["transport"], []).append(r)
+            assert sorted(by) == ["quic", "tcp"]
+            assert by["tcp"][0]["quic_connection"] is None
+            assert len({r["quic_connection"] for r in by["quic"]}) == 1
+            assert len({r["quic_stream"] for r in by["quic"]}) == 3
+    ids = {r["id"]: r for r in connections(p)}
+    assert by["quic"][0]["quic_connection"] in ids
+    assert {r["transport"] for r in p.show("SERVERS")} <= {"tcp", "tls", "unix"}
+    for w in ws:
+        w.close()
+
+
+@core
 def test_ssl_request_is_answered_by_the_edge(serve, make_edge):
     e = make_edge(serve())
     w = dial(e)

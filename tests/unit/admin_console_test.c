@@ -202,6 +202,11 @@ struct quic_host *shard_quic(const struct shard *sh)
     return NULL;
 }
 
+bool quic_stream_ids(const struct stream *s, uint64_t *conn, int64_t *stream)
+{
+    return false;
+}
+
 void quic_host_each(struct quic_host *host,
                     void (*cb)(void *arg, const struct quic_conn_view *v),
                     void *arg)

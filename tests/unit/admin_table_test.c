@@ -48,8 +48,9 @@ static void some_columns(void **state)
     assert_string_equal(cols[0].name, "database");
     assert_string_equal(cols[16].name, "load_balance_hosts");
     cols = table_columns(TABLE_CONNECTIONS, &n);
-    assert_int_equal(n, 21);
+    assert_int_equal(n, 24);
     assert_string_equal(cols[20].name, "id");
+    assert_string_equal(cols[23].name, "quic_stream");
     cols = table_columns(TABLE_STATS, &n);
     assert_int_equal(n, 25);
     assert_int_equal(cols[1].type, PG_COL_NUMERIC);

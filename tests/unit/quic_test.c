@@ -301,6 +301,7 @@ static bool on_session(void *arg, struct stream *s, const struct addr *peer)
 static struct quic_limits limits(void)
 {
     return (struct quic_limits){
+        .windows = {65536, 1 << 20, 1 << 20, 16 << 20},
         .max_streams = 1000,
         .max_conns_per_host = 0,
         .retry_above = 1000,
