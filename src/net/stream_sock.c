@@ -40,6 +40,7 @@ struct sock {
     uint8_t state;      /* enum sock_state */
     bool is_readable;   /* the socket may hold bytes not read yet */
     bool has_hangup;    /* the peer's end was reported: read up to it */
+    bool is_at_end;     /* ... and only the end itself is left to read */
     bool is_ended;      /* on_eof or on_error was delivered */
     bool error_told;    /* on_error was, maybe after on_eof */
     bool opened_untold; /* connected at once: on_open() is due */
@@ -159,8 +160,10 @@ static bool read_once(struct sock *k)
             k->s.handler->on_eof(&k->s);
         return false;
     }
-    if (n < LOOP_SCRATCH_BYTES && !k->has_hangup)
-        k->is_readable = false;
+    if (n < LOOP_SCRATCH_BYTES) {
+        k->is_at_end = k->has_hangup;
+        k->is_readable = k->has_hangup;
+    }
     k->s.handler->on_data(&k->s, buf, (size_t)n);
     return k->is_readable;
 }
@@ -454,7 +457,7 @@ static void sock_close(struct stream *s)
     struct sock *k = sock_of(s);
     if (k->state >= SOCK_CLOSING)
         return;
-    bool had_input = k->is_readable;
+    bool had_input = k->is_readable && !k->is_at_end;
     bool can_linger = k->state == SOCK_OPEN && !k->error && !k->is_ended;
     k->state = SOCK_CLOSING;
     s->handler = NULL;
