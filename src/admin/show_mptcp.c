@@ -20,7 +20,8 @@ struct flows {
 /* False for what is no TCP connection, or none any more. */
 static bool read_flows(int fd, struct flows *f)
 {
-    *f = (struct flows){.is_mptcp = mptcp_read(fd, &f->conn)};
+    *f = (struct flows){0};
+    f->is_mptcp = mptcp_read(fd, &f->conn);
     f->n = mptcp_read_subflows(fd, f->at);
     if (f->conn.has_totals)
         return f->n > 0;

@@ -64,6 +64,11 @@ static void on_open(struct stream *s)
 {
     struct dial *d = s->owner;
     struct pgbuf b;
+    struct err e;
+    if (!d->is_secured && upstream_check_mptcp(d->up, stream_fd(s), &e)) {
+        fail(d, &e);
+        return;
+    }
     if (!wants_tls(d) || d->is_secured) {
         succeed(d);
         return;
@@ -121,7 +126,8 @@ static void on_data(struct stream *s, const char *p, size_t n)
 
 static void try_next(struct dial *d, const struct err *last)
 {
-    static const struct sock_options o = {.keepalive = true};
+    const struct sock_options o = {.keepalive = true,
+                                   .mptcp = d->up->o.target.mptcp};
     struct err e = *last;
     while (!d->s && d->next_at < d->n_at)
         d->s = sock_connect(d->up->loop, &d->at[d->next_at++], &o, &handler, d,

@@ -83,9 +83,12 @@ static void on_accept(void *arg, int fd, const struct addr *peer)
 }
 
 static int open_listeners(struct edge *d, const struct places *places,
-                          struct err *e)
+                          bool listen_mptcp, struct err *e)
 {
-    struct listener_options o = {.backlog = BACKLOG, .unix_mode = UNIX_MODE};
+    struct listener_options o = {
+        .backlog = BACKLOG, .unix_mode = UNIX_MODE, .mptcp = listen_mptcp};
+    if (listen_mptcp && addr_is_unix(&places->at[0]))
+        log_warning("edge: --listen_mptcp does nothing on a Unix socket");
     for (int i = 0; i < places->n; i++) {
         struct listener *l;
         int rc = listener_open(&l, &places->at[i], &o, e);
@@ -113,7 +116,7 @@ int edge_open(struct edge **out, struct loop *loop,
         rc = upstream_new(&d->up, loop, &o->up, e);
     d->tunnels.up = d->up;
     if (rc == 0)
-        rc = open_listeners(d, &places, e);
+        rc = open_listeners(d, &places, o->listen_mptcp, e);
     if (rc) {
         edge_close(d);
         return rc;

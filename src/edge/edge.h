@@ -16,6 +16,7 @@ struct edge_options {
      * a port, or address:port, of a TCP listener: localhost without address. */
     const char *listen;
     int port; /* in the folder's socket name, or where listen has none */
+    bool listen_mptcp; /* of a TCP listener */
     struct upstream_options up;
 };
 

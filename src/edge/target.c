@@ -4,19 +4,24 @@
 
 #include <stdio.h>
 
-static const char *const schemes[] = {
-    [TARGET_QUIC] = "quic",
-    [TARGET_TLS] = "tls",
-    [TARGET_TCP] = "tcp",
+static const struct scheme {
+    const char *name;
+    enum target_kind kind;
+    bool mptcp;
+} schemes[] = {
+    {"quic", TARGET_QUIC, false}, {"tls", TARGET_TLS, false},
+    {"tcp", TARGET_TCP, false},   {"mptcps", TARGET_TLS, true},
+    {"mptcp", TARGET_TCP, true},
 };
 
-static bool take_scheme(struct slice *url, enum target_kind *kind)
+static bool take_scheme(struct slice *url, struct target *out)
 {
     for (size_t i = 0; i < ARRAY_SIZE(schemes); i++) {
-        size_t n = strlen(schemes[i]);
-        if (url->n > n + 3 && !memcmp(url->p, schemes[i], n) &&
+        size_t n = strlen(schemes[i].name);
+        if (url->n > n + 3 && !memcmp(url->p, schemes[i].name, n) &&
             !memcmp(url->p + n, "://", 3)) {
-            *kind = (enum target_kind)i;
+            out->kind = schemes[i].kind;
+            out->mptcp = schemes[i].mptcp;
             *url = slice_of(url->p + n + 3, url->n - n - 3);
             return true;
         }
@@ -49,10 +54,10 @@ int target_parse(struct slice url, struct target *out, struct err *e)
     struct slice all = url, host, rest;
     int64_t port = TARGET_PORT_DEFAULT;
     *out = (struct target){0};
-    if (!take_scheme(&url, &out->kind))
+    if (!take_scheme(&url, out))
         return err_set(e, ERR_CONF,
                        "\"" SLICE_FMT "\" is no target: quic://host:port, "
-                       "tls://host:port or tcp://host:port",
+                       "tls://, tcp://, mptcps:// or mptcp://",
                        SLICE_ARG(all));
     if (url.n && url.p[url.n - 1] == '/')
         url.n--;
@@ -70,9 +75,19 @@ int target_parse(struct slice url, struct target *out, struct err *e)
     return 0;
 }
 
+static const char *scheme_of(const struct target *t)
+{
+    for (size_t i = 0; i < ARRAY_SIZE(schemes); i++)
+        if (schemes[i].kind == t->kind &&
+            (schemes[i].mptcp == t->mptcp || t->kind == TARGET_QUIC))
+            return schemes[i].name;
+    must(false);
+    return NULL;
+}
+
 void target_text(const struct target *t, char *buf, size_t cap)
 {
     bool is_v6 = strchr(t->host, ':') != NULL;
-    snprintf(buf, cap, "%s://%s%s%s:%d", schemes[t->kind], is_v6 ? "[" : "",
+    snprintf(buf, cap, "%s://%s%s%s:%d", scheme_of(t), is_v6 ? "[" : "",
              t->host, is_v6 ? "]" : "", t->port);
 }

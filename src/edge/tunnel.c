@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "edge/flows.h"
 #include "edge/tunnel.h"
 #include "pg/pg_startup.h"
 #include "pg/pg_write.h"
@@ -35,6 +36,8 @@ struct tunnel {
     char *start; /* what the client began with; NULL: not kept any more */
     size_t start_n, start_cap;
     unsigned n_retries;
+    struct flows flows;
+    bool is_answered; /* the pooler has said something */
     bool local_ended, up_ended;
 };
 
@@ -43,6 +46,7 @@ static void end(struct tunnel *t)
     if (t->state == TUNNEL_ASK)
         upstream_take_back(&t->ask);
     timer_clear(t->all->loop, &t->timer);
+    flows_close(&t->flows);
     if (t->local)
         stream_close(t->local);
     if (t->up)
@@ -56,6 +60,7 @@ static void end(struct tunnel *t)
 /* Both know that this was no ordinary end. */
 static void break_off(struct tunnel *t)
 {
+    flows_close(&t->flows);
     if (t->up)
         stream_reset(t->up);
     t->up = NULL;
@@ -83,18 +88,37 @@ static void pass(struct stream *from, struct stream *to, const char *p,
         stream_pause(from);
 }
 
+/* Its own subflows are there: the client may ask for bulk. */
+static void on_flows(struct flows *f)
+{
+    struct tunnel *t = container_of(f, struct tunnel, flows);
+    if (stream_pending(t->up) == 0)
+        stream_resume(t->local);
+}
+
+static void first_answer(struct tunnel *t)
+{
+    t->is_answered = true;
+    t->flows.on_ready = on_flows;
+    if (flows_open(&t->flows, t->all->up, t->up))
+        stream_pause(t->local);
+}
+
 static void up_data(struct stream *s, const char *p, size_t n)
 {
     struct tunnel *t = s->owner;
     free(t->start);
     t->start = NULL;
+    if (!t->is_answered)
+        first_answer(t);
     pass(s, t->local, p, n);
 }
 
 static void up_drain(struct stream *s)
 {
     struct tunnel *t = s->owner;
-    stream_resume(t->local);
+    if (!flows_are_coming(&t->flows))
+        stream_resume(t->local);
 }
 
 static void up_eof(struct stream *s)
@@ -120,6 +144,7 @@ static void up_error(struct stream *s, const struct err *e)
     char text[ERROR_MAX];
     bool again = t->start && t->n_retries < RETRIES_MAX &&
                  (e->code == ERR_SHUTDOWN || has_only_begun(t));
+    flows_close(&t->flows);
     stream_close(s);
     t->up = NULL;
     if (again) {

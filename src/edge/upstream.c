@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "net/mptcp_pm.h"
 
 static int load_quic(struct upstream *u, struct err *e)
 {
@@ -77,6 +78,7 @@ int upstream_new(struct upstream **out, struct loop *loop,
                                   .nxdomain_ttl_us = 1000000};
     u->loop = loop;
     u->o = *o;
+    u->seen_mptcp = u->seen_subflows = -1;
     list_init(&u->dials);
     target_text(&o->target, u->text, sizeof u->text);
     int rc = resolver_new(&u->resolver, loop, &ro, e);
@@ -84,6 +86,8 @@ int upstream_new(struct upstream **out, struct loop *loop,
         rc = load_quic(u, e);
     if (rc == 0 && (o->target.kind == TARGET_TLS || o->fallback_tls))
         rc = load_tls(u, e);
+    if (rc == 0)
+        rc = upstream_load_mptcp(u, e);
     if (rc) {
         upstream_free(u);
         return rc;
@@ -103,6 +107,7 @@ void upstream_free(struct upstream *u)
     quic_host_free(u->quic);
     quic_tls_unref(u->quic_tls);
     tls_ctx_unref(u->tls);
+    mptcp_pm_free(u->path_manager);
     if (u->resolver)
         resolver_free(u->resolver);
     free(u);

@@ -21,7 +21,9 @@ struct upstream_options {
      * store. */
     const char *ca_file, *cert_file, *key_file;
     bool no_verify;
-    bool fallback_tls; /* where UDP does not get through */
+    bool fallback_tls;  /* where UDP does not get through */
+    bool mptcp_require; /* else target.mptcp goes on with TCP */
+    int mptcp_subflows; /* to open ourselves on each connection */
     int connections, streams_per_connection;
     int64_t wait_us; /* for a stream; then the asker is told why not */
 };
@@ -57,8 +59,17 @@ struct upstream {
     struct tls_ctx *tls;
     struct quic_hub *hub;
     struct list dials;
-    bool has_fallen_back; /* sessions go over TLS for now */
+    bool has_fallen_back;          /* sessions go over TLS for now */
+    struct mptcp_pm *path_manager; /* NULL without mptcp_subflows */
+    int seen_mptcp, seen_subflows; /* what was last logged; -1: nothing */
 };
+
+/* multipath.c: what mptcp of the target asks for. */
+NODISCARD int upstream_load_mptcp(struct upstream *u, struct err *e);
+
+/* Of a connection that was just opened: refuses it where Multipath TCP is
+ * required, and tells of a change. */
+NODISCARD int upstream_check_mptcp(struct upstream *u, int fd, struct err *e);
 
 void dial_start(struct upstream *u, struct upstream_ask *a);
 void dial_take_back(struct upstream_ask *a);

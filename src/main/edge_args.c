@@ -25,9 +25,9 @@ const char edge_args_help[] =
     "                         this account only; or a port on localhost; or\n"
     "                         address:port\n"
     "  --port=NUMBER          in the name of that socket (6432)\n"
-    "  --to=URL               quic://host[:port], tls://host[:port] or\n"
-    "                         tcp://host[:port]; the port is 6432 if not "
-    "given\n"
+    "  --to=URL               quic://host[:port], tls://, tcp://, mptcps://\n"
+    "                         (TLS over Multipath TCP) or mptcp://; the port\n"
+    "                         is 6432 if not given\n"
     "  --ca=FILE              vouches for the pooler (the system's store)\n"
     "  --cert=FILE --key=FILE our own certificate, for a role\n"
     "  --insecure             take any certificate of the pooler\n"
@@ -35,6 +35,11 @@ const char edge_args_help[] =
     "  --quic_connections=N   QUIC connections at most (4)\n"
     "  --quic_streams_per_connection=N\n"
     "                         sessions on one before the next is opened (100)\n"
+    "  --mptcp=off|on|require Multipath TCP for tcp:// and tls://; require:\n"
+    "                         no session without it. PGMPTCP=1 in the\n"
+    "                         environment is as --mptcp=on\n"
+    "  --mptcp_subflows=N     open so many more on each connection (0)\n"
+    "  --listen_mptcp         take Multipath TCP on the port to listen on\n"
     "  --wait=SECONDS         how long a session waits for a way (15)\n"
     "  -v, --verbose          log more\n"
     "  -q, --quiet            log nothing but errors that end it\n"
@@ -44,7 +49,12 @@ const char edge_args_help[] =
     "  pgbraid run --to quic://db.example:6432 --ca ca.crt -- psql -c "
     "'select 1'\n";
 
-enum { CONNECTIONS_MAX = 256, STREAMS_MAX = 100000, WAIT_MAX_S = 3600 };
+enum {
+    CONNECTIONS_MAX = 256,
+    STREAMS_MAX = 100000,
+    WAIT_MAX_S = 3600,
+    SUBFLOWS_MAX = 8, /* the kernel's limit */
+};
 
 enum option_id {
     OPTION_LISTEN = 256,
@@ -58,6 +68,9 @@ enum option_id {
     OPTION_CONNECTIONS,
     OPTION_STREAMS,
     OPTION_WAIT,
+    OPTION_MPTCP,
+    OPTION_MPTCP_SUBFLOWS,
+    OPTION_LISTEN_MPTCP,
 };
 
 static const struct option options[] = {
@@ -72,6 +85,9 @@ static const struct option options[] = {
     {"quic_connections", required_argument, NULL, OPTION_CONNECTIONS},
     {"quic_streams_per_connection", required_argument, NULL, OPTION_STREAMS},
     {"wait", required_argument, NULL, OPTION_WAIT},
+    {"mptcp", required_argument, NULL, OPTION_MPTCP},
+    {"mptcp_subflows", required_argument, NULL, OPTION_MPTCP_SUBFLOWS},
+    {"listen_mptcp", no_argument, NULL, OPTION_LISTEN_MPTCP},
     {"verbose", no_argument, NULL, 'v'},
     {"quiet", no_argument, NULL, 'q'},
     {"help", no_argument, NULL, 'h'},
@@ -87,6 +103,24 @@ static int number(const char *name, const char *text, int max, int *out,
                        name, text, max);
     *out = (int)n;
     return 0;
+}
+
+static int mptcp_word(const char *name, const char *text, enum edge_mptcp *out,
+                      struct err *e)
+{
+    static const char *const words[] = {
+        [EDGE_MPTCP_OFF] = "off",
+        [EDGE_MPTCP_ON] = "on",
+        [EDGE_MPTCP_REQUIRE] = "require",
+    };
+    for (int i = EDGE_MPTCP_OFF; i <= EDGE_MPTCP_REQUIRE; i++) {
+        if (strcmp(text, words[i]) != 0)
+            continue;
+        *out = (enum edge_mptcp)i;
+        return 0;
+    }
+    return err_set(e, ERR_CONF, "%s \"%.100s\": off, on or require", name,
+                   text);
 }
 
 static int apply(struct edge_args *a, int id, const char *value, struct err *e)
@@ -131,6 +165,16 @@ static int apply(struct edge_args *a, int id, const char *value, struct err *e)
         rc = number("wait", value, WAIT_MAX_S, &seconds, e);
         up->wait_us = (int64_t)seconds * 1000000;
         break;
+    case OPTION_MPTCP:
+        return mptcp_word("mptcp", value, &a->mptcp, e);
+    case OPTION_MPTCP_SUBFLOWS:
+        if (!strcmp(value, "0")) /* as the pooler's option has it */
+            return 0;
+        return number("mptcp_subflows", value, SUBFLOWS_MAX,
+                      &up->mptcp_subflows, e);
+    case OPTION_LISTEN_MPTCP:
+        a->edge.listen_mptcp = true;
+        break;
     case 'v':
         a->verbose++;
         break;
@@ -162,7 +206,7 @@ static int on_key(void *arg, const struct ini_place *at, struct slice section,
     for (const struct option *o = options; o->name; o++) {
         if (!slice_is(key, o->name) || o->val < OPTION_LISTEN)
             continue;
-        if (o->val == OPTION_INSECURE && !slice_is(value, "1"))
+        if (o->has_arg == no_argument && !slice_is(value, "1"))
             return 0;
         if (a->n_kept == EDGE_KEYS_MAX)
             return err_set(e, ERR_CONF, "too many keys");
@@ -201,10 +245,51 @@ static int read_file(struct edge_args *a, const char *path, struct err *e)
 /* --- all of it --------------------------------------------------------------
  */
 
+/* PGMPTCP is the switch that libpq gets for the same purpose: it is a wish. */
+static int take_environment(struct edge_args *a, struct err *e)
+{
+    const char *text = getenv("PGMPTCP");
+    if (!text || !*text || !strcmp(text, "0") || a->mptcp != EDGE_MPTCP_UNSET)
+        return 0;
+    if (strcmp(text, "1") != 0)
+        return err_set(e, ERR_CONF, "PGMPTCP \"%.100s\": 0 or 1", text);
+    if (a->edge.up.target.kind != TARGET_QUIC)
+        a->edge.up.target.mptcp = true;
+    return 0;
+}
+
+static int settle_mptcp(struct edge_args *a, struct err *e)
+{
+    struct upstream_options *up = &a->edge.up;
+    if (a->mptcp == EDGE_MPTCP_OFF && up->target.mptcp)
+        return err_set(e, ERR_CONF, "--mptcp=off does not go with %s",
+                       up->target.kind == TARGET_TLS ? "mptcps://"
+                                                     : "mptcp://");
+    if (a->mptcp >= EDGE_MPTCP_ON) {
+        if (up->target.kind == TARGET_QUIC)
+            return err_set(e, ERR_CONF,
+                           "--mptcp is for tcp:// and tls://; QUIC has "
+                           "nothing of it");
+        up->target.mptcp = true;
+        up->mptcp_require = a->mptcp == EDGE_MPTCP_REQUIRE;
+    }
+    int rc = take_environment(a, e);
+    if (rc)
+        return rc;
+    if (up->mptcp_subflows && !up->target.mptcp)
+        return err_set(e, ERR_CONF,
+                       "--mptcp_subflows needs Multipath TCP: --to mptcp://, "
+                       "mptcps://, or --mptcp=on");
+    return 0;
+}
+
 static int check(struct edge_args *a, struct err *e)
 {
     if (!a->has_target)
         return err_set(e, ERR_CONF, "--to is missing: where is the pooler?");
+    int rc = settle_mptcp(a, e);
+    if (rc)
+        return rc;
     if (a->mode == EDGE_RUN && a->has_listen)
         return err_set(e, ERR_CONF, "run chooses where to listen itself");
     if (a->mode == EDGE_RUN && !a->command)

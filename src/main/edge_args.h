@@ -16,6 +16,12 @@ struct edge_args {
     enum edge_mode mode;
     struct edge_options edge;
     bool has_target, has_listen;
+    enum edge_mptcp {
+        EDGE_MPTCP_UNSET,
+        EDGE_MPTCP_OFF,
+        EDGE_MPTCP_ON,
+        EDGE_MPTCP_REQUIRE
+    } mptcp;        /* as it was given */
     char **command; /* of run; ends with NULL */
     int verbose;
     bool is_quiet;

@@ -100,6 +100,7 @@ static void exec_child(struct edge_app *app)
     (void)setenv("PGHOST", app->dir, 1);
     (void)setenv("PGPORT", port, 1);
     (void)unsetenv("PGHOSTADDR");
+    (void)unsetenv("PGMPTCP"); /* it was for the way that we go */
     execvp(app->args.command[0], app->args.command);
     fprintf(stderr, "pgbraid: %s: %s\n", app->args.command[0], strerror(errno));
     _exit(EXIT_NOT_FOUND);

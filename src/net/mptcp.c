@@ -16,14 +16,25 @@
 
 #include "net/netlink.h"
 
-/* MPTCP_INFO as of Linux 6.18. */
+/* MPTCP_INFO up to Linux 6.5, whatever the installed header knows of it. */
 struct info {
-    struct mptcp_info known; /* up to 5.19 */
+    uint8_t subflows, signalled, accepted;
+    uint8_t subflows_max, signalled_max, accepted_max;
+    uint32_t flags, token;
+    uint64_t write_seq, snd_una, rcv_nxt;
+    uint8_t local_addr_used, local_addr_max, csum_enabled;
+    /* Linux 6.5: */
     uint32_t retransmits;
     uint64_t bytes_retrans, bytes_sent, bytes_received, bytes_acked;
 };
+_Static_assert(sizeof(struct info) == 80, "the kernel's layout");
 
-enum { TCP_SYN_SENT_STATE = 2 }; /* of netinet/tcp.h, which linux/tcp.h bars */
+/* Of netinet/tcp.h, which linux/tcp.h bars. */
+enum {
+    TCP_ESTABLISHED_STATE = 1,
+    TCP_SYN_SENT_STATE = 2,
+    TCP_CLOSE_STATE = 7,
+};
 
 /* Header of both subflow arrays, and an array behind it. */
 #define SUBFLOW_ARRAY(type)                                                    \
@@ -62,7 +73,7 @@ static bool read_info(int fd, struct info *out, socklen_t *n)
     *out = (struct info){0};
     *n = sizeof *out;
     return getsockopt(fd, SOL_MPTCP, MPTCP_INFO, out, n) == 0 &&
-           !(out->known.mptcpi_flags & MPTCP_INFO_FLAG_FALLBACK);
+           !(out->flags & MPTCP_INFO_FLAG_FALLBACK);
 }
 
 static bool is_made_as_mptcp(int fd)
@@ -91,8 +102,8 @@ bool mptcp_read(int fd, struct mptcp_conn *out)
     if (!is_made_as_mptcp(fd) || !read_info(fd, &info, &n))
         return false;
     *out = (struct mptcp_conn){
-        .token = info.known.mptcpi_token,
-        .extra_subflows = info.known.mptcpi_subflows,
+        .token = info.token,
+        .extra_subflows = info.subflows,
         .has_totals = n >= sizeof info,
         .sent_bytes = info.bytes_sent,
         .received_bytes = info.bytes_received,
@@ -147,6 +158,25 @@ bool mptcp_is_settled(int fd)
         if (tcp.item[i].tcpi_state == TCP_SYN_SENT_STATE)
             return false;
     return true;
+}
+
+int mptcp_count_subflows(int fd)
+{
+    SUBFLOW_ARRAY(struct tcp_info) tcp = {0};
+    socklen_t n = sizeof tcp;
+    struct info info;
+    socklen_t info_n;
+    int count = 0;
+    if (!is_made_as_mptcp(fd) || !read_info(fd, &info, &info_n))
+        return -1;
+    tcp.head.size_subflow_data = sizeof tcp.head;
+    tcp.head.size_user = sizeof tcp.item[0];
+    if (getsockopt(fd, SOL_MPTCP, MPTCP_TCPINFO, &tcp, &n))
+        return info.subflows + 1;
+    for (uint32_t i = 0; i < MIN(tcp.head.num_subflows, MPTCP_SUBFLOWS_MAX);
+         i++)
+        count += tcp.item[i].tcpi_state == TCP_ESTABLISHED_STATE;
+    return count;
 }
 
 /* The flags of a subflow are told by sock_diag(7) only. */
@@ -217,15 +247,18 @@ int mptcp_read_subflows(int fd, struct mptcp_subflow out[MPTCP_SUBFLOWS_MAX])
         return read_plain(fd, out);
     int n = (int)MIN(tcp.head.num_subflows, at.head.num_subflows);
     n = MIN(n, (int)MPTCP_SUBFLOWS_MAX);
-    int diag = netlink_open(NETLINK_SOCK_DIAG);
+    int diag = netlink_open(NETLINK_SOCK_DIAG), alive = 0;
     for (int i = 0; i < n; i++) {
-        describe(&out[i], &tcp.item[i]);
-        copy_addr(&out[i].local, &at.item[i].ss_local);
-        copy_addr(&out[i].remote, &at.item[i].ss_remote);
+        if (tcp.item[i].tcpi_state == TCP_CLOSE_STATE)
+            continue;
+        struct mptcp_subflow *s = &out[alive++];
+        describe(s, &tcp.item[i]);
+        copy_addr(&s->local, &at.item[i].ss_local);
+        copy_addr(&s->remote, &at.item[i].ss_remote);
         if (diag >= 0)
-            read_backup(diag, &out[i]);
+            read_backup(diag, s);
     }
     if (diag >= 0)
         close(diag);
-    return n;
+    return alive;
 }

@@ -49,7 +49,12 @@ struct mptcp_subflow {
 /* False while a subflow that this side asked for was not answered yet. */
 bool mptcp_is_settled(int fd);
 
-/* How many there are, at most MPTCP_SUBFLOWS_MAX. A TCP connection without
+/* How many subflows carry data now, the first one included; -1 when it does not
+ * use Multipath TCP. A dead path counts until the kernel gives it up. */
+int mptcp_count_subflows(int fd);
+
+/* How many there are, at most MPTCP_SUBFLOWS_MAX; those that have ended, of
+ * which the kernel keeps the first, are left out. A TCP connection without
  * MPTCP has one, whose backup is -1; any other descriptor none. */
 int mptcp_read_subflows(int fd, struct mptcp_subflow out[MPTCP_SUBFLOWS_MAX]);
 

@@ -13,6 +13,7 @@
 #ifndef POOL_IMPL_H
 #define POOL_IMPL_H
 
+#include "net/mptcp_own.h"
 #include "net/resolve.h"
 #include "net/stream.h"
 #include "net/tls_conf.h"
@@ -188,9 +189,8 @@ struct server {
     char *host_name;    /* for certificates; NULL for a Unix socket */
     char *job_error;    /* text of the error of a job */
     /* server_mptcp.c */
-    bool uses_mptcp;           /* as of the login */
-    uint8_t n_subflows_asked;  /* beside the first */
-    int64_t count_subflows_us; /* when to see how many came; 0: never */
+    bool uses_mptcp; /* as of the login */
+    struct mptcp_own own_subflows;
 };
 
 /* ------------------------------------------------------------------ pool */
@@ -399,13 +399,14 @@ void server_login_free(struct server *s);
 
 /* server_mptcp.c: whether mptcp= of its line asks for MPTCP; whether the
  * connection that was just opened is what it asks for; the subflows of
- * mptcp_subflows, asked for after the login and counted later. */
+ * mptcp_subflows, asked for after the login, counted later, and asked for again
+ * when they break. */
 bool server_wants_mptcp(const struct server *s);
 NODISCARD int server_check_mptcp(struct server *s, struct err *e);
 /* True when some are on their way. */
 bool server_add_subflows(struct server *s);
 bool server_has_subflows(const struct server *s); /* all were answered */
-void server_count_subflows(struct server *s);
+void server_watch_subflows(struct server *s);
 
 /* Opens or closes the path manager, as the configuration says. */
 void shard_open_path_manager(struct shard *sh);

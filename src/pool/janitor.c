@@ -170,7 +170,7 @@ static void check_servers(struct pool *p)
     }
 }
 
-static void count_subflows(struct pool *p)
+static void watch_subflows(struct pool *p)
 {
     static const enum server_state open[] = {SERVER_ACTIVE, SERVER_IDLE,
                                              SERVER_USED};
@@ -178,7 +178,7 @@ static void count_subflows(struct pool *p)
         return;
     for (size_t i = 0; i < ARRAY_SIZE(open); i++)
         list_for(n, &p->servers[open[i]])
-            server_count_subflows(list_entry(n, struct server, node));
+            server_watch_subflows(list_entry(n, struct server, node));
 }
 
 /* min_pool_size holds while somebody uses the pool, or its user is forced. */
@@ -271,7 +271,7 @@ static void tick(struct timer *t)
     {
         struct pool *p = list_entry(n, struct pool, node);
         check_servers(p);
-        count_subflows(p);
+        watch_subflows(p);
         check_waiting(p);
         check_login_waiting(p);
         keep_minimum(p);

@@ -7,12 +7,11 @@
  * A connection that fell back is plain TCP from its first packet on, so that is
  * known as soon as it is connected. Subflows are opened once the login has
  * shown that data goes both ways; the login waits until they are answered,
- * since a transfer that begins earlier is queued on the first one. They are
- * counted a while later: the request succeeds even if the server then refuses.
+ * since a transfer that begins earlier is queued on the first one. How many
+ * came of it, and whether they last, is watched (net/mptcp_own.h).
  */
 #include "base/log.h"
 #include "net/mptcp.h"
-#include "net/mptcp_pm.h"
 #include "pool/impl.h"
 #include "pool/targets.h"
 
@@ -99,14 +98,14 @@ void shard_open_path_manager(struct shard *sh)
 
 static void note_subflows(const struct server *s, int n, const char *why)
 {
-    struct targets *targets = s->pool->shard->shared->targets;
+    struct shard *sh = s->pool->shard;
     char at[ADDR_TEXT_MAX];
-    if (!targets_note(targets, &s->at, TARGET_EXTRA_SUBFLOWS, n))
+    if (!targets_note(sh->shared->targets, &s->at, TARGET_EXTRA_SUBFLOWS, n))
         return;
     addr_text(&s->at, at, sizeof at);
     if (why)
-        log_warning("%d of %d extra subflows to %s: %s", n, s->n_subflows_asked,
-                    at, why);
+        log_warning("%d of %d extra subflows to %s: %s", n,
+                    sh->conf->mptcp_subflows, at, why);
     else
         log_info("%d extra subflows to %s", n, at);
 }
@@ -114,19 +113,14 @@ static void note_subflows(const struct server *s, int n, const char *why)
 bool server_add_subflows(struct server *s)
 {
     struct shard *sh = s->pool->shard;
-    int fd = stream_fd(s->stream);
     struct err e;
     if (!sh->path_manager || !s->uses_mptcp)
         return false;
-    s->n_subflows_asked = (uint8_t)sh->conf->mptcp_subflows;
-    for (int i = 0; i < sh->conf->mptcp_subflows; i++) {
-        if (mptcp_pm_add_subflow(sh->path_manager, fd, &e)) {
-            note_subflows(s, i, e.text);
-            return i > 0;
-        }
-    }
-    s->count_subflows_us = shard_now(sh) + COUNT_AFTER_US;
-    return true;
+    if (mptcp_own_open(&s->own_subflows, sh->path_manager, stream_fd(s->stream),
+                       sh->conf->mptcp_subflows, shard_now(sh), &e))
+        return true;
+    note_subflows(s, 0, e.text);
+    return false;
 }
 
 bool server_has_subflows(const struct server *s)
@@ -134,19 +128,15 @@ bool server_has_subflows(const struct server *s)
     return mptcp_is_settled(stream_fd(s->stream));
 }
 
-void server_count_subflows(struct server *s)
+void server_watch_subflows(struct server *s)
 {
-    struct mptcp_conn conn;
-    if (!s->count_subflows_us ||
-        shard_now(s->pool->shard) < s->count_subflows_us)
-        return;
-    s->count_subflows_us = 0;
-    if (!mptcp_read(stream_fd(s->stream), &conn))
+    struct shard *sh = s->pool->shard;
+    struct mptcp_own *own = &s->own_subflows;
+    enum mptcp_own_news news = mptcp_own_look(
+        own, sh->path_manager, stream_fd(s->stream), shard_now(sh));
+    if (news == MPTCP_OWN_FELL_BACK)
         note_use(s, MPTCP_FELL_BACK);
-    else if (conn.extra_subflows < s->n_subflows_asked)
-        note_subflows(s, conn.extra_subflows,
-                      "the server takes no more, or the way to it is blocked; "
-                      "there: ip mptcp limits set subflows 8");
-    else
-        note_subflows(s, conn.extra_subflows, NULL);
+    else if (news == MPTCP_OWN_CHANGED)
+        note_subflows(s, own->n,
+                      own->n < own->wanted ? mptcp_own_why(own) : NULL);
 }

@@ -138,20 +138,31 @@ def has_quic(binary):
 
 
 class Edge:
-    """A local socket that leads to a pooler."""
+    """A local socket that leads to a pooler; in the namespace space (wan.py),
+    where with_net_admin lets it open subflows."""
 
-    def __init__(self, binary, folder, url, certs, args=()):
+    def __init__(self, binary, folder, url, certs, args=(), space=None,
+                 with_net_admin=False):
         self.folder = folder
         self.log_path = os.path.join(folder, "edge.log")
         os.mkdir(folder)
         procs.give(folder)
         argv = [binary, "edge", "-v", "--listen", folder, "--to", url,
                 "--ca", certs.ca, *args]
+        argv = procs.as_service(argv)
+        if with_net_admin:
+            argv[1:1] = ["--inh-caps", "+net_admin", "--ambient-caps",
+                         "+net_admin"]
+
+        def prepare():
+            procs.die_with_parent()
+            if space:
+                space.enter()
+
         with open(self.log_path, "ab") as out:
             self.proc = subprocess.Popen(
-                procs.as_service(argv), cwd=folder,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                start_new_session=True, preexec_fn=procs.die_with_parent)
+                argv, cwd=folder, stdin=subprocess.DEVNULL, stdout=out,
+                stderr=out, start_new_session=True, preexec_fn=prepare)
         procs.wait_for(self.is_up, 20,
                        lambda: "start of the edge:\n" + self.log())
 

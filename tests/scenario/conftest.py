@@ -24,6 +24,7 @@ import certs as certs_module  # noqa: E402
 import cluster as cluster_module  # noqa: E402
 import pooler as pooler_module  # noqa: E402
 import procs  # noqa: E402
+import wan as wan_module  # noqa: E402
 
 
 def pytest_addoption(parser):
@@ -178,6 +179,36 @@ def make_pooler(target, binary, cluster, certs, session_folder, request):
         each.kill()
         each.remove()
     assert not errors, "\n".join(errors)
+
+
+@pytest.fixture
+def make_wan(session_folder):
+    reason = wan_module.why_not()
+    if reason:
+        pytest.skip(reason)
+    made = []
+
+    def make(**kw):
+        made.append(wan_module.Wan(session_folder, **kw))
+        return made[-1]
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def make_inside(make_pooler):
+    """A pooler in a namespace, reached by its Unix socket."""
+
+    def make(space, options, databases=None, admin=False, start=True, **kw):
+        out = make_pooler(dict(options, listen_port=6432), databases,
+                          transport=pooler_module.TRANSPORTS["unix"],
+                          start=False, **kw)
+        wan_module.put_inside(out, space, admin)
+        if start:
+            out.start()
+        return out
+    return make
 
 
 @pytest.hookimpl(hookwrapper=True)

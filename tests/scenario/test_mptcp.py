@@ -37,35 +37,6 @@ def only_here(target):
         pytest.skip("no Multipath TCP in this kernel: %s" % exc)
 
 
-@pytest.fixture
-def make_wan(session_folder):
-    reason = wan_module.why_not()
-    if reason:
-        pytest.skip(reason)
-    made = []
-
-    def make(**kw):
-        made.append(wan_module.Wan(session_folder, **kw))
-        return made[-1]
-    yield make
-    for each in made:
-        each.close()
-
-
-@pytest.fixture
-def make_inside(make_pooler):
-    """A pooler in a namespace, reached by its Unix socket."""
-
-    def make(space, options, databases=None, admin=False, start=True, **kw):
-        out = make_pooler(dict(options, listen_port=PORT), databases,
-                          transport=UNIX, start=False, **kw)
-        wan_module.put_inside(out, space, admin)
-        if start:
-            out.start()
-        return out
-    return make
-
-
 def lead_to_far(mptcp, more=""):
     return {"db1": "host=%s port=%d mptcp=%s %s" % (FAR, PORT, mptcp, more)}
 
@@ -139,6 +110,7 @@ def test_endpoints_add_up(make_wan, make_chain, delay):
     assert sorted(int(r["port"]) for r in rows) == [PORT, 7001, 7002, 7003,
                                                     7004]
     assert int(rows[0]["received_bytes"]) > 6000000
+    assert int(rows[0]["sent_bytes"]) < 10000
     assert all(int(r["rtt_us"]) >= 2000 * delay for r in rows)
     assert {r["backup"] for r in rows} == {"0"}
 
@@ -180,6 +152,37 @@ def test_subflows_of_our_own(make_wan, make_chain):
     assert len({r["local_port"] for r in rows}) == 5
     assert len(there) == 5
     near.wait_log("4 extra subflows to 10.1.0.2:6432")
+
+
+def kill_subflow(space, port):
+    """Resets the connection from this local port."""
+    got = space.run("ss", "-K", "-t", "sport", "=", ":%s" % port, check=False)
+    if ":" + port not in got.stdout:
+        pytest.skip("this kernel has no ss -K (CONFIG_INET_DIAG_DESTROY)")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_broken_subflow_comes_back(make_wan, make_chain, which):
+    """Even when it is the first one."""
+    wan = make_wan()
+    own_path_manager(wan.near)
+    raise_limits(wan.far)
+    near, _ = make_chain(wan, near={"mptcp_subflows": 2}, admin=True)
+    with near.wire() as wire:
+        wire.value("SELECT 1")
+        near.wait_log("LOG 2 extra subflows to")
+        before = {r["local_port"] for r in servers_of(near)}
+        gone = servers_of(near)[which]["local_port"]
+        kill_subflow(wan.near, gone)
+
+        def is_back():
+            ports = {r["local_port"] for r in servers_of(near)}
+            return gone not in ports and len(ports) == len(before)
+        procs.wait_for(is_back, 15, "another subflow")
+        assert wire.value("SELECT 2") == "2"
+    near.wait_log("WARNING 1 of 2 extra subflows to 10.1.0.2:6432: the others "
+                  "broke; they are asked for again")
+    assert len(re.findall("LOG 2 extra subflows", near.log())) <= 2
 
 
 def test_subflows_are_refused(make_wan, make_chain):
@@ -390,6 +393,7 @@ def test_listener_takes_both(make_pooler):
         row, = clients_of(pooler)
         assert (row["fallback"], row["subflows"]) == ("0", "1")
         assert re.fullmatch("[0-9a-f]{8}", row["token"])
+        assert row["token"] != "00000000"
         assert row["backend_pid"] == pid
         assert int(row["received_bytes"]) > 20
         wire.ok("COMMIT")

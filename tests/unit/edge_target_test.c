@@ -29,6 +29,8 @@ static void test_good(void **state)
     good("quic://db:7000/", TARGET_QUIC, "db", 7000, "quic://db:7000");
     good("tls://10.0.0.1:1", TARGET_TLS, "10.0.0.1", 1, "tls://10.0.0.1:1");
     good("tcp://[::1]", TARGET_TCP, "::1", 6432, "tcp://[::1]:6432");
+    good("mptcp://db:1", TARGET_TCP, "db", 1, "mptcp://db:1");
+    good("mptcps://[::1]", TARGET_TLS, "::1", 6432, "mptcps://[::1]:6432");
     good("tcp://[fe80::1]:65535", TARGET_TCP, "fe80::1", 65535,
          "tcp://[fe80::1]:65535");
 }
@@ -36,10 +38,10 @@ static void test_good(void **state)
 static void test_bad(void **state)
 {
     static const char *const urls[] = {
-        "",           "db:6432",       "http://db",   "quic://",
-        "quic://:1",  "quic://db:0",   "quic://db:x", "quic://db:65536",
-        "quic:/db",   "quic://[::1",   "quic://[]:1", "quic://[::1]x",
-        "quic://db:", "quic://db:1:2",
+        "",          "db:6432",     "http://db",   "quic://",
+        "quic://:1", "quic://db:0", "quic://db:x", "quic://db:65536",
+        "quic:/db",  "quic://[::1", "quic://[]:1", "quic://[::1]x",
+        "mptcp://",  "mptcpx://db", "quic://db:",  "quic://db:1:2",
     };
     struct target t;
     struct err e;
