@@ -212,6 +212,8 @@ static void end_waiting(struct client *c)
     p->n_waiting--;
     demand_add(p->rec, p->shard->index, -1);
     publish_oldest(p);
+    if (budget_end_claim(p->shard->shared, p->rec, c->wait_us))
+        pool_budget_freed(p->shard);
     p->stats.wait_time_us += (uint64_t)(shard_now(c->shard) - c->wait_us);
     if (c->state == CLIENT_WAITING)
         client_set_state(c, CLIENT_IDLE);
@@ -275,10 +277,21 @@ static void serve_first(struct pool *p, struct server *s)
 
 /* ---------------------------------------------------------------- opening */
 
+/* Since when the first client waits here; 0: none does. */
+static int64_t first_wait(const struct pool *p)
+{
+    if (list_empty(&p->waiting))
+        return 0;
+    return container_of(p->waiting.next, const struct client, node_pool)
+        ->wait_us;
+}
+
 struct budget_limits pool_limits(const struct pool *p, bool with_reserve)
 {
     const struct conf *conf = p->shard->conf;
     struct budget_limits l = {
+        .since_us = first_wait(p),
+        .now_us = shard_now(p->shard),
         .pool_size = conf_pool_size(conf, p->cdb, p->cuser),
         .max_db = conf_max_db_connections(conf, p->cdb),
         .max_user = conf_max_user_connections(conf, p->cuser),
@@ -440,6 +453,11 @@ void pool_give_server(struct server *s)
     s->needs_reset = false;
     if (pool_is_paused(p)) {
         server_close(s, "paused");
+        return;
+    }
+    if (budget_is_claimed(p->shard->shared, p->rec, first_wait(p),
+                          shard_now(p->shard))) {
+        server_close(s, "its place is another pool's turn");
         return;
     }
     server_set_state(s, SERVER_IDLE);

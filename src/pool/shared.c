@@ -309,24 +309,102 @@ static bool is_full(int n, int limit)
     return limit > 0 && n >= limit;
 }
 
+static bool has_claim(const struct limit_claim *c, const struct pool_rec *p,
+                      int64_t since_us, int64_t now_us)
+{
+    int64_t since = atomic_load_explicit(&c->since_us, memory_order_relaxed);
+    return since && c->pool != p && now_us - c->seen_us < CLAIM_TTL_US &&
+           (!since_us || since < since_us);
+}
+
+/* Of a limit that p's budget is under: the last place may be spoken for. */
+static bool is_full_for(const struct pool_rec *p, int n, int limit,
+                        const struct limit_claim *c,
+                        const struct budget_limits *l)
+{
+    return is_full(n, limit) ||
+           (is_full(n + 1, limit) && has_claim(c, p, l->since_us, l->now_us));
+}
+
+static void claim(struct limit_claim *c, const struct pool_rec *p,
+                  const struct budget_limits *l)
+{
+    if (!l->since_us || l->now_us - l->since_us < CLAIM_WAIT_US ||
+        has_claim(c, p, l->since_us, l->now_us))
+        return;
+    c->pool = p;
+    c->seen_us = l->now_us;
+    atomic_store_explicit(&c->since_us, l->since_us, memory_order_relaxed);
+}
+
+static void end_claim(struct limit_claim *c, const struct pool_rec *p)
+{
+    if (c->pool == p)
+        atomic_store_explicit(&c->since_us, 0, memory_order_relaxed);
+}
+
 enum budget_verdict budget_take(struct shared *s, struct pool_rec *p,
                                 const struct budget_limits *l)
 {
     enum budget_verdict v = BUDGET_OK;
+    struct db_rec *db = p->db;
+    struct user_rec *user = p->user;
     pthread_mutex_lock(&s->budget_lock);
     if (is_full(p->n_servers, l->pool_size))
         v = BUDGET_POOL_FULL;
-    else if (is_full(p->db->n_servers, l->max_db))
+    else if (is_full_for(p, db->n_servers, l->max_db, &db->claim, l))
         v = BUDGET_DB_FULL;
-    else if (is_full(p->user->n_servers, l->max_user))
+    else if (is_full_for(p, user->n_servers, l->max_user, &user->claim, l))
         v = BUDGET_USER_FULL;
     if (v == BUDGET_OK) {
         p->n_servers++;
-        p->db->n_servers++;
-        p->user->n_servers++;
+        db->n_servers++;
+        user->n_servers++;
+        end_claim(&db->claim, p);
+        end_claim(&user->claim, p);
+    } else if (v != BUDGET_POOL_FULL) {
+        claim(v == BUDGET_DB_FULL ? &db->claim : &user->claim, p, l);
     }
     pthread_mutex_unlock(&s->budget_lock);
     return v;
+}
+
+static bool end_claim_since(struct limit_claim *c, const struct pool_rec *p,
+                            int64_t since_us)
+{
+    bool is = c->pool == p && atomic_load(&c->since_us) == since_us;
+    if (is)
+        end_claim(c, p);
+    return is;
+}
+
+static bool is_any_claimed(const struct pool_rec *p)
+{
+    return atomic_load_explicit(&p->db->claim.since_us, memory_order_relaxed) ||
+           atomic_load_explicit(&p->user->claim.since_us, memory_order_relaxed);
+}
+
+bool budget_end_claim(struct shared *s, struct pool_rec *p, int64_t since_us)
+{
+    if (!is_any_claimed(p))
+        return false;
+    pthread_mutex_lock(&s->budget_lock);
+    bool was_db = end_claim_since(&p->db->claim, p, since_us);
+    bool was_user = end_claim_since(&p->user->claim, p, since_us);
+    pthread_mutex_unlock(&s->budget_lock);
+    return was_db || was_user;
+}
+
+bool budget_is_claimed(struct shared *s, struct pool_rec *p, int64_t since_us,
+                       int64_t now_us)
+{
+    if (!is_any_claimed(p))
+        return false;
+    pthread_mutex_lock(&s->budget_lock);
+    bool is = has_claim(&p->db->claim, p, since_us, now_us) ||
+              has_claim(&p->user->claim, p, since_us, now_us);
+    pthread_mutex_unlock(&s->budget_lock);
+    return is;
 }
 
 void budget_give(struct shared *s, struct pool_rec *p)

@@ -34,10 +34,20 @@ enum {
     FAIL_TEXT_MAX = 256,
 };
 
+/* A pool that a limit of its database or user has kept waiting for long: the
+ * next place under the limit is its. Under the budget lock; since_us may be
+ * looked at without. */
+struct limit_claim {
+    _Atomic int64_t since_us; /* of its first waiter; 0: no claim */
+    int64_t seen_us;          /* made, or made again; it ends by itself */
+    const struct pool_rec *pool;
+};
+
 struct db_rec {
     UT_hash_handle hh;
     char *name;
     int n_servers; /* under the budget lock */
+    struct limit_claim claim;
     atomic_int n_clients;
     atomic_int n_pools; /* of all workers */
     atomic_bool is_paused, is_disabled;
@@ -53,6 +63,7 @@ struct user_rec {
     UT_hash_handle hh;
     char *name;
     int n_servers; /* under the budget lock */
+    struct limit_claim claim;
     atomic_int n_clients;
     struct user_rec *next;
 
@@ -99,6 +110,8 @@ struct pool_rec {
 struct budget_limits {
     int pool_size; /* 0: no limit, here and below */
     int max_db, max_user;
+    int64_t since_us; /* since when the pool's first client waits; 0: none */
+    int64_t now_us;
 };
 
 enum budget_verdict {
@@ -182,9 +195,18 @@ enum { SHARED_SWEEP_US = 15 * 1000 * 1000 };
 void shared_forget_unused(struct shared *s, const struct conf *conf);
 
 /* Reserves one server connection in the pool, its database and its user, all or
- * none. */
+ * none. Whom a limit has refused for CLAIM_WAIT_US has a claim on the next
+ * place under it, against pools whose clients came later: else a busy pool
+ * could keep another of its database or user out for ever. */
+enum { CLAIM_WAIT_US = 500 * 1000, CLAIM_TTL_US = 250 * 1000 };
 enum budget_verdict budget_take(struct shared *s, struct pool_rec *p,
                                 const struct budget_limits *l);
+/* Another pool has a claim that goes before p's own waiting clients. */
+bool budget_is_claimed(struct shared *s, struct pool_rec *p, int64_t since_us,
+                       int64_t now_us);
+/* The client of p that waits since then waits no more. True when it had a claim
+ * that others were held back by: they may look again. */
+bool budget_end_claim(struct shared *s, struct pool_rec *p, int64_t since_us);
 void budget_give(struct shared *s, struct pool_rec *p);
 int budget_db_count(struct shared *s, struct db_rec *db);
 int budget_user_count(struct shared *s, struct user_rec *u);

@@ -155,6 +155,18 @@ static bool is_wanted(int mark)
     return false;
 }
 
+/* Gone, perhaps without Terminate: the pooler cancels what it left behind. */
+static bool has_left(int mark)
+{
+    list_for(n, &w.drivers)
+    {
+        const struct driver *d = list_entry(n, struct driver, node);
+        if (d->mark == mark && !d->is_done)
+            return false;
+    }
+    return true;
+}
+
 /* The signal arrives; PostgreSQL closes the connection afterwards. */
 static void deliver_cancel(struct listener_side *s)
 {
@@ -166,7 +178,8 @@ static void deliver_cancel(struct listener_side *s)
         if (to->b.is_cancel || to->b.pid != s->b.pid || to == s)
             continue;
         /* What a client that left was running is canceled as well. */
-        if (to->b.owner && !conn_is_closed(to->k) && !is_wanted(to->b.owner))
+        if (to->b.owner && !conn_is_closed(to->k) && !is_wanted(to->b.owner) &&
+            !has_left(to->b.owner))
             sim_fail("a cancel reached client %d, which did not ask for it",
                      to->b.owner);
         w.n_hits += to->b.is_sleeping;
@@ -483,9 +496,19 @@ static bool is_backing_off(const struct pool_rec *r)
     return atomic_load((_Atomic int64_t *)(uintptr_t)&r->failed_us) != 0;
 }
 
+/* The claim of a pool that cannot use it ends by itself; who stood back looks
+ * again at the next tick. */
+static bool is_claimed(const struct limit_claim *c, const struct pool_rec *r)
+{
+    enum { TICKS_US = 200 * 1000 };
+    return c->since_us && c->pool != r &&
+           sim_now_us - c->seen_us < CLAIM_TTL_US + TICKS_US;
+}
+
 static bool may_open(const struct pool_rec *r)
 {
-    return r->n_servers < w.pool_size && !is_backing_off(r) &&
+    return !is_claimed(&r->db->claim, r) && !is_claimed(&r->user->claim, r) &&
+           r->n_servers < w.pool_size && !is_backing_off(r) &&
            (!w.max_db || r->db->n_servers < w.max_db) &&
            (!w.max_user || r->user->n_servers < w.max_user);
 }

@@ -53,8 +53,10 @@ struct conn {
     bool peer_gone;  /* the peer let go of it */
     bool told_end;
     bool tiny; /* everything one byte at a time */
+    bool stays; /* cannot move between workers, like a stream of QUIC */
     int fd;
     struct addr to; /* of an outgoing one */
+    void *peer;     /* the other end's own */
 };
 
 extern struct list conns;

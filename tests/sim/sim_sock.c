@@ -203,7 +203,7 @@ static int fake_detach(struct stream *s)
     must(!f->in_callback);
     if (f->k->backlog.n || f->k->told_end || f->k->peer_reset)
         return ERR_UNSUPPORTED;
-    if (sim_detach_may_fail && chance(10))
+    if (f->k->stays || (sim_detach_may_fail && chance(10)))
         return ERR_UNSUPPORTED;
     s->loop = NULL;
     return 0;

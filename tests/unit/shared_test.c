@@ -82,6 +82,39 @@ static void test_limits(void **state)
     }
 }
 
+/* A pool whose clients a limit has refused for long is next, however busy the
+ * other pools under it are. */
+static void test_claim(void **state)
+{
+    struct budget_limits l = {.max_user = 2, .now_us = 1000};
+    struct budget_limits late = {
+        .max_user = 2, .since_us = 900000, .now_us = 1000000};
+    struct budget_limits early = {
+        .max_user = 2, .since_us = 1, .now_us = 1000000};
+    take(pool[0][0], &l, BUDGET_OK);
+    take(pool[0][0], &l, BUDGET_OK);
+    take(pool[1][0], &late, BUDGET_USER_FULL); /* has not waited for long */
+    assert_false(budget_is_claimed(s, pool[0][0], 0, 1000000));
+    take(pool[1][0], &early, BUDGET_USER_FULL);
+    assert_true(budget_is_claimed(s, pool[0][0], 0, 1000000));
+    assert_true(budget_is_claimed(s, pool[0][0], 2, 1000000));
+    assert_false(budget_is_claimed(s, pool[1][0], 1, 1000000));
+    budget_give(s, pool[0][0]);
+    take(pool[0][0], &late, BUDGET_USER_FULL);
+    take(pool[1][0], &early, BUDGET_OK);
+    assert_false(budget_is_claimed(s, pool[0][0], 0, 1000000));
+    /* It ends with the client that waited, or by itself. */
+    take(pool[1][0], &early, BUDGET_USER_FULL);
+    assert_false(budget_end_claim(s, pool[1][0], 2));
+    assert_true(budget_end_claim(s, pool[1][0], 1));
+    take(pool[1][0], &early, BUDGET_USER_FULL);
+    budget_give(s, pool[1][0]);
+    late.now_us += CLAIM_TTL_US;
+    take(pool[0][0], &late, BUDGET_OK);
+    budget_give(s, pool[0][0]);
+    budget_give(s, pool[0][0]);
+}
+
 static void test_no_limit(void **state)
 {
     struct budget_limits none = {0};
@@ -308,6 +341,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         T(test_records),
         T(test_limits),
+        T(test_claim),
         T(test_no_limit),
         T(test_exact_from_threads),
         T(test_demand),
