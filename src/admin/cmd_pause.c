@@ -4,9 +4,12 @@
 /* Commands about the servers of one database or of all: PAUSE, RESUME, KILL,
  * RECONNECT, WAIT_CLOSE, DISABLE, ENABLE. The state is a flag in the shared
  * record; the workers are then told to look at it. */
+#include <stdlib.h>
+
 #include "admin/job.h"
 #include "admin/names.h"
 #include "base/log.h"
+#include "pool/kill.h"
 #include "pool/shared.h"
 
 /* NULL: all databases. */
@@ -197,36 +200,62 @@ void cmd_kill(struct job *j)
         }
     }
     log_command(j);
+    kill_begin(j->shared, database(j) ? rec : NULL);
     job_gather(j, kill_servers, job_done);
+}
+
+struct kill_client {
+    struct shared *shared;
+    uint64_t id;
+    int slot;
+    bool is_second_round;
+};
+
+static void free_kill_client(void *data)
+{
+    struct kill_client *k = data;
+
+    kill_end_client(k->shared, k->slot);
+    free(k);
 }
 
 static void kill_client(struct shard *sh, struct job *j)
 {
-    const uint64_t *id = j->data;
+    const struct kill_client *k = j->data;
 
     if (j->count == 0)
-        j->count = shard_kill_client(sh, *id);
+        j->count = shard_kill_client(sh, k->id);
 }
 
 static void client_killed(struct job *j)
 {
-    if (j->count)
+    struct kill_client *k = j->data;
+
+    if (j->count || kill_was_met(j->shared, k->slot)) {
         job_done(j);
-    else
+    } else if (!k->is_second_round) {
+        k->is_second_round = true;
+        job_gather(j, kill_client, client_killed);
+    } else {
         job_fail(j, "client not found");
+    }
 }
 
 void cmd_kill_client(struct job *j)
 {
-    uint64_t *id;
+    struct kill_client *k;
     int64_t n;
 
     if (!slice_to_i64(slice_str(j->arg), &n) || n < 0) {
         job_fail(j, "invalid client pointer supplied");
         return;
     }
-    j->data = id = mem_new(sizeof(*id));
-    *id = (uint64_t)n;
+    j->data = k = mem_new(sizeof(*k));
+    j->free_data = free_kill_client;
+    *k =
+        (struct kill_client){.shared = j->shared,
+                             .id = (uint64_t)n,
+                             .slot = kill_begin_client(j->shared, (uint64_t)n)};
     log_command(j);
     job_gather(j, kill_client, client_killed);
 }

@@ -339,12 +339,12 @@ static int on_continue(struct auth_server *a, struct slice data,
     struct auth_cache_input in = cache_input(a);
     if (!a->password.p || auth_cache_find(a->cache, &in, a->salted))
         return put_client_final(a, out, e);
-    if (a->iterations > AUTH_ITERATIONS_MAX) {
+    if (a->iterations > AUTH_SERVER_ITERATIONS_MAX) {
         a->state = STATE_DONE;
         return err_set(e, ERR_TOO_LARGE,
                        "server asks for %d SCRAM iterations, more than the %d "
                        "that are done for it",
-                       a->iterations, AUTH_ITERATIONS_MAX);
+                       a->iterations, AUTH_SERVER_ITERATIONS_MAX);
     }
     a->state = STATE_WORK;
     if (a->may_work)

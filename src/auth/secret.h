@@ -25,6 +25,9 @@ enum {
     AUTH_MD5_SECRET_LEN = 35, /* "md5" and 32 digits */
     AUTH_ITERATIONS_DEFAULT = 4096,
     AUTH_ITERATIONS_MAX = 10000000,
+    /* A server tells us how many; half a second of a processor's time is the
+     * most that we spend on its word. PostgreSQL's default is 4096. */
+    AUTH_SERVER_ITERATIONS_MAX = 1000000,
 };
 
 struct auth_secret {

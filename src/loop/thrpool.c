@@ -26,7 +26,8 @@ struct thrpool {
     pthread_t *thread;
     int n_threads, n_idle, n_ended;
     int n_jobs;           /* waiting or running */
-    struct list waiting;  /* the oldest first */
+    struct list waiting;  /* by turn, then the oldest first */
+    uint64_t turn;        /* of the job that was taken last */
     struct list ready;    /* ran; not yet taken by its loop */
     bool is_stopped;      /* no more jobs */
     bool is_left_to_leak; /* a thread is still in a job */
@@ -94,6 +95,7 @@ static struct thrpool_job *next_job_locked(struct thrpool *p)
     struct thrpool_job *j =
         list_entry(list_first(&p->waiting), struct thrpool_job, node);
     list_remove(&j->node);
+    p->turn = MAX(p->turn, j->turn);
     return j;
 }
 
@@ -135,6 +137,25 @@ static int add_thread_locked(struct thrpool *p)
 
 /* --- from outside ------------------------------------------------------ */
 
+/* A party's jobs follow each other one in each turn, beginning with the present
+ * one. */
+static void put_in_line_locked(struct thrpool *p, struct thrpool_job *j)
+{
+    struct list *at = p->waiting.prev;
+    j->turn = p->turn;
+    for (struct list *n = at; n != &p->waiting; n = n->prev) {
+        struct thrpool_job *other = list_entry(n, struct thrpool_job, node);
+        if (other->party == j->party) {
+            j->turn = other->turn + 1;
+            break;
+        }
+    }
+    while (at != &p->waiting &&
+           list_entry(at, struct thrpool_job, node)->turn > j->turn)
+        at = at->prev;
+    list_push_front(at, &j->node); /* behind it */
+}
+
 int thrpool_start(struct thrpool *p, struct loop *home, struct thrpool_job *j)
 {
     int rc = 0;
@@ -147,7 +168,7 @@ int thrpool_start(struct thrpool *p, struct loop *home, struct thrpool_job *j)
         rc = add_thread_locked(p) && !p->n_threads ? ERR_LIMIT : 0;
     if (rc == 0) {
         p->n_jobs++;
-        list_push_back(&p->waiting, &j->node);
+        put_in_line_locked(p, j);
         pthread_cond_signal(&p->has_work);
     }
     pthread_mutex_unlock(&p->lock);

@@ -6,7 +6,9 @@
  * to the loop that started it. So a job must own all that it touches: whom it
  * is for is named by an id and looked up when it is home again.
  *
- * Threads come as they are needed, up to a bound, and so do waiting jobs. */
+ * Threads come as they are needed, up to a bound, and so do waiting jobs. The
+ * parties that jobs are for take turns, so that nobody's flood keeps the rest
+ * waiting. */
 #ifndef LOOP_THRPOOL_H
 #define LOOP_THRPOOL_H
 
@@ -20,6 +22,8 @@ struct thrpool;
 struct thrpool_job {
     struct list node; /* the pool's */
     struct loop *home;
+    uint64_t party; /* whom it is for; set by the owner, or 0 */
+    uint64_t turn;  /* the pool's */
     void (*run)(struct thrpool_job *j); /* on a helper thread */
     void (*done)(
         struct thrpool_job *j); /* on the loop it came from; frees the job */

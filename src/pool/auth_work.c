@@ -96,9 +96,24 @@ static void hash_done(struct thrpool_job *j)
     free_job(w);
 }
 
+/* Those of one address take turns with those of others. */
+static uint64_t party_of(const struct client *c)
+{
+    struct addr peer, self;
+    const uint8_t *ip;
+    uint64_t h = 0;
+    if (stream_ends(c->stream, &peer, &self))
+        return 0;
+    size_t n = addr_ip(&peer, &ip);
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ ip[i]) * 0x100000001b3u;
+    return h;
+}
+
 void auth_work_hash(struct client *c)
 {
     struct auth_job *w = new_job(c);
+    w->job.party = party_of(c);
     w->auth = c->login->auth;
     c->login->auth = NULL;
     start(c, w, c->shard->shared->hashing, hash_run, hash_done);
@@ -142,10 +157,11 @@ void auth_work_hash_server(struct server *s, struct auth_server *auth)
     struct shard *sh = s->pool->shard;
     struct auth_job *w = mem_new(sizeof *w);
     *w = (struct auth_job){.shard = sh, .id = s->id, .to = auth};
+    w->job.party = (uintptr_t)s->pool->rec;
     w->job.run = server_run;
     w->job.done = server_done;
     w->job.drop = drop;
-    if (!thrpool_start(sh->shared->hashing, sh->loop, &w->job))
+    if (!thrpool_start(sh->shared->hashing_servers, sh->loop, &w->job))
         return;
     free_job(w);
     server_login_fail(s, "53300", "too many logins are being hashed at once");

@@ -95,6 +95,8 @@ static void arrive(struct message *message, void *loop_data)
     free(m);
     if (sh->is_draining)
         client_close(c, "57P01", "server shutting down");
+    else if (kill_meets(c))
+        client_close(c, "08P01", "admin forced disconnect");
     else
         client_update_flow(c);
 }

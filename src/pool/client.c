@@ -290,10 +290,10 @@ static void teardown(struct client *c)
 {
     struct shard *sh = c->shard;
     enum client_state was = c->state;
+    client_login_leave(c); /* before the next: it waits in another list */
     pool_stop_waiting(c);
     if (c->is_chosen)
         balance_forget(c);
-    client_login_leave(c);
     if (was == CLIENT_CONSOLE)
         sh->console->end(c);
     client_set_state(c, CLIENT_CLOSED);

@@ -181,6 +181,7 @@ static void begin_session(struct client *c)
     client_login_free(c);
     send_welcome(c);
     cancel_register(c);
+    kill_note_login(c);
     client_set_state(c, CLIENT_IDLE);
     p->stats.client_login_count++;
     c->request_us = shard_now(c->shard);

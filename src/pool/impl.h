@@ -102,6 +102,7 @@ struct client {
     uint8_t key_n;
     uint8_t key[CANCEL_KEY_MAX]; /* pid and key */
     uint32_t unnamed_seq;        /* raised by every change of unnamed */
+    unsigned kills_seen;         /* kill.c: as of the login */
     uint64_t id;
     int64_t connect_us, request_us; /* request: of its last activity */
     int64_t wait_us;                /* since when it waits */

@@ -12,7 +12,8 @@
 
 enum {
     HASHERS_MAX = 4,
-    ASKERS = 16, /* they wait, they do not work */
+    SERVER_HASHERS = 2, /* so that one server cannot keep the others out */
+    ASKERS = 16,        /* they wait, they do not work */
     HELPER_JOBS_MAX = 4096,
     SECRETS_MAX = 10000,
 };
@@ -44,6 +45,8 @@ struct shared *shared_new(struct conf *conf, int n_shards)
     s->secrets = secret_cache_new(SECRETS_MAX);
     s->hashing =
         thrpool_new("hash", MIN(n_shards, HASHERS_MAX), HELPER_JOBS_MAX);
+    s->hashing_servers =
+        thrpool_new("hash-sv", SERVER_HASHERS, HELPER_JOBS_MAX);
     s->asking = thrpool_new("ask", ASKERS, HELPER_JOBS_MAX);
     return s;
 }
@@ -67,6 +70,7 @@ static void free_users(struct shared *s)
 void shared_stop_helpers(struct shared *s)
 {
     thrpool_stop(s->hashing);
+    thrpool_stop(s->hashing_servers);
     thrpool_stop(s->asking);
 }
 
@@ -113,6 +117,7 @@ static void free_retired(struct shared *s, uint8_t min_sweeps)
 void shared_free(struct shared *s)
 {
     thrpool_free(s->hashing);
+    thrpool_free(s->hashing_servers);
     thrpool_free(s->asking);
     secret_cache_free(s->secrets);
     HASH_CLEAR(hh, s->pools);

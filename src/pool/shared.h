@@ -21,6 +21,7 @@
 #include "base/slice.h"
 #include "conf/conf.h"
 #include "pg/pg_params.h"
+#include "pool/kill.h"
 
 struct loop;
 struct secret_cache;
@@ -53,6 +54,7 @@ struct db_rec {
     atomic_bool is_paused, is_disabled;
     atomic_bool is_wait_close;     /* reserved for WAIT_CLOSE */
     _Atomic unsigned server_epoch; /* raised by RECONNECT of this one */
+    _Atomic unsigned kills;        /* raised by KILL of this one: kill.h */
     struct db_rec *next;           /* all of them, newest first */
     uint8_t n_sweeps;              /* that found it unused, or retired */
     bool is_retired;
@@ -158,14 +160,20 @@ struct shared {
     atomic_bool is_suspended;      /* which of the two */
     atomic_bool is_shutting_down;  /* no new clients */
     _Atomic unsigned server_epoch; /* raised by RECONNECT of all */
-    uint8_t process_key[32];       /* for SCRAM salts */
+    _Atomic unsigned kills;        /* raised by KILL of all: kill.h */
+    struct {
+        _Atomic uint64_t id; /* 0: free */
+        atomic_bool was_met;
+    } killing[KILLS_AT_ONCE]; /* by KILL_CLIENT */
+    uint8_t process_key[32];  /* for SCRAM salts */
     int64_t start_wall_us;
 
     struct secret_cache *secrets; /* answers of auth_query */
 
     /* Helper threads; their jobs end before the first shard is freed. */
-    struct thrpool *hashing; /* slow hashes */
-    struct thrpool *asking;  /* PAM, LDAP, accounts */
+    struct thrpool *hashing;         /* slow hashes of clients' logins */
+    struct thrpool *hashing_servers; /* of logins at servers */
+    struct thrpool *asking;          /* PAM, LDAP, accounts */
 };
 
 /* No job of a helper thread comes home any more. While all loops still exist;

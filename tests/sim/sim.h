@@ -52,7 +52,7 @@ struct conn {
     bool peer_reset; /* reading and writing fail */
     bool peer_gone;  /* the peer let go of it */
     bool told_end;
-    bool tiny; /* everything one byte at a time */
+    bool tiny;  /* everything one byte at a time */
     bool stays; /* cannot move between workers, like a stream of QUIC */
     int fd;
     struct addr to; /* of an outgoing one */

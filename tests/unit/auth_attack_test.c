@@ -520,7 +520,7 @@ static void server_first_messages(void **state)
         {"r=" CLIENT_NONCE "x,s=QQ==,i=1x", ERR_PROTO},
         {"r=" CLIENT_NONCE "x,s=QQ==,i=1,", ERR_PROTO},
         {"r=" CLIENT_NONCE "x,s=QQ==,i=1,x=y", ERR_PROTO},
-        {"r=" CLIENT_NONCE "x,s=QQ==,i=10000001", ERR_TOO_LARGE},
+        {"r=" CLIENT_NONCE "x,s=QQ==,i=1000001", ERR_TOO_LARGE},
         {"r=" CLIENT_NONCE "x,s=QQ==,i=2147483648", ERR_PROTO},
         {"r=" CLIENT_NONCE " ,s=QQ==,i=1", ERR_PROTO},
     };

@@ -133,6 +133,55 @@ static void nothing_started(void **state)
     loop_free(loop);
 }
 
+/* One party's flood lets the others pass. */
+static int order[16], n_order;
+
+static void order_run(struct thrpool_job *j)
+{
+    struct work *w = container_of(j, struct work, job);
+    w->ran_on = pthread_self();
+    pthread_mutex_lock(&gate);
+    order[n_order++] = (int)j->party;
+    pthread_mutex_unlock(&gate);
+}
+
+static void order_done(struct thrpool_job *j)
+{
+    work_drop(j);
+    if (n_order == 10)
+        loop_stop(loop);
+}
+
+static void start_order(struct thrpool *p, uint64_t party)
+{
+    struct work *w = mem_new(sizeof *w);
+    w->job.run = order_run;
+    w->job.done = order_done;
+    w->job.drop = work_drop;
+    w->job.party = party;
+    assert_int_equal(thrpool_start(p, loop, &w->job), 0);
+}
+
+static void a_flood_lets_others_pass(void **state)
+{
+    struct thrpool *p = thrpool_new("test", 2, 100);
+    n_order = 0;
+    pthread_mutex_lock(&gate);
+    for (int i = 0; i < 9; i++)
+        start_order(p, 1);
+    start_order(p, 2);
+    pthread_mutex_unlock(&gate);
+    loop_run(loop);
+    /* Two of the flood may have begun before the other came. */
+    int at = 0;
+    while (at < 10 && order[at] != 2)
+        at++;
+    assert_in_range(at, 0, 2);
+    thrpool_stop(p);
+    loop_free(loop);
+    thrpool_free(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -140,6 +189,7 @@ int main(void)
         cmocka_unit_test_setup(waiting_jobs_are_bounded, set_up),
         cmocka_unit_test_setup(jobs_that_find_nobody_are_dropped, set_up),
         cmocka_unit_test_setup(nothing_started, set_up),
+        cmocka_unit_test_setup(a_flood_lets_others_pass, set_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
