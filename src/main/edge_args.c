@@ -41,6 +41,7 @@ const char edge_args_help[] =
     "  --mptcp_subflows=N     open so many more on each connection (0)\n"
     "  --listen_mptcp         take Multipath TCP on the port to listen on\n"
     "  --wait=SECONDS         how long a session waits for a way (15)\n"
+    "  --check                say whether this is right, do not run\n"
     "  -v, --verbose          log more\n"
     "  -q, --quiet            log nothing but errors that end it\n"
     "  -h, --help             print this help\n"
@@ -88,6 +89,7 @@ static const struct option options[] = {
     {"mptcp", required_argument, NULL, OPTION_MPTCP},
     {"mptcp_subflows", required_argument, NULL, OPTION_MPTCP_SUBFLOWS},
     {"listen_mptcp", no_argument, NULL, OPTION_LISTEN_MPTCP},
+    {"check", no_argument, NULL, 'c'},
     {"verbose", no_argument, NULL, 'v'},
     {"quiet", no_argument, NULL, 'q'},
     {"help", no_argument, NULL, 'h'},
@@ -174,6 +176,9 @@ static int apply(struct edge_args *a, int id, const char *value, struct err *e)
                       &up->mptcp_subflows, e);
     case OPTION_LISTEN_MPTCP:
         a->edge.listen_mptcp = true;
+        break;
+    case 'c':
+        a->is_check = true;
         break;
     case 'v':
         a->verbose++;

@@ -24,7 +24,7 @@ struct edge_args {
     } mptcp;        /* as it was given */
     char **command; /* of run; ends with NULL */
     int verbose;
-    bool is_quiet;
+    bool is_quiet, is_check;
     char *kept[EDGE_KEYS_MAX]; /* values of the ini file */
     int n_kept;
 };

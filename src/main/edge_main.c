@@ -187,6 +187,11 @@ int edge_main(int argc, char **argv)
         fputs(edge_args_help, stdout);
         return 0;
     }
+    if (app.args.is_check) {
+        puts("pgbraid edge: configuration is fine");
+        edge_args_free(&app.args);
+        return 0;
+    }
     rc = start(&app, &e);
     if (rc) {
         fprintf(stderr, "pgbraid %s: %s\n", argv[0], e.text);
