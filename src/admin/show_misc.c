@@ -8,6 +8,7 @@
 #include "admin/console.h"
 #include "admin/names.h"
 #include "config.h"
+#include "net/quic.h"
 #include "pool/shared.h"
 #include "pool/statement.h"
 
@@ -111,9 +112,12 @@ static void put_worker(struct shard *sh, struct job *j)
 {
     const struct loop_stats *ls = loop_stats(shard_loop(sh));
     struct table *t = &j->table;
+    struct quic_host_counts q = {0};
     struct shard_counts c;
 
     shard_get_counts(sh, &c);
+    if (shard_quic(sh))
+        quic_host_get_counts(shard_quic(sh), &q);
     table_row(t);
     table_int(t, shard_index(sh));
     table_int(t, c.clients);
@@ -130,6 +134,9 @@ static void put_worker(struct shard *sh, struct job *j)
     table_int(t, c.cpu_us);
     table_int(t, c.load_permille / 10);
     table_int(t, c.maxwait_us);
+    table_int(t, (int64_t)q.forwarded);
+    table_int(t, (int64_t)q.relayed);
+    table_int(t, (int64_t)q.lost);
     table_row_end(t);
 }
 

@@ -24,6 +24,7 @@ struct quic_listeners {
     int n_workers, n;
     int *fds; /* [address * n_workers + worker]; -1: given away */
     struct addr where[ADDRESSES_MAX];
+    struct quic_group *group[ADDRESSES_MAX];
     struct on_worker *worker;
     struct team *team;
     struct quic_shared *shared;
@@ -103,11 +104,14 @@ static int open_sockets(struct quic_listeners *q, const struct conf *c,
         addresses_find(&as, "quic_listen_addr", &c->quic_listen_addr, port, e);
     for (int i = 0; i < as.n && rc == 0; i++) {
         int *fds = q->fds + q->n * q->n_workers;
-        rc = quic_sockets_open(fds, q->n_workers, &as.at[i], e);
+        rc =
+            quic_sockets_open(fds, q->n_workers, c->so_reuseport, &as.at[i], e);
         if (rc && as.is_optional[i]) {
             log_warning("%s; going on without IPv6", e->text);
             rc = 0;
         } else if (rc == 0) {
+            q->group[q->n] =
+                quic_group_new(q->shared, q->n_workers, c->so_reuseport);
             q->where[q->n++] = as.at[i];
         }
     }
@@ -180,6 +184,7 @@ static void start_on(struct shard *sh, void *arg)
             .fd = q->fds[i * q->n_workers + w],
             .worker = w,
             .n_workers = q->n_workers,
+            .group = q->group[i],
             .shared = q->shared,
             .tls = q->tls,
             .limits = q->limits,
@@ -197,6 +202,10 @@ void quic_listeners_start(struct quic_listeners *q, struct team *team)
     if (!q)
         return;
     q->team = team;
+    for (int i = 0; i < q->n; i++)
+        for (int w = 0; w < q->n_workers; w++)
+            quic_group_set_loop(q->group[i], w,
+                                shard_loop(team_shard(team, w)));
     for (int i = 0; i < q->n_workers; i++)
         team_run_on(team, i, start_on, q);
 }
@@ -275,6 +284,8 @@ void quic_listeners_free(struct quic_listeners *q)
     for (int i = 0; i < q->n * q->n_workers; i++)
         if (q->fds[i] >= 0)
             close(q->fds[i]);
+    for (int i = 0; i < q->n; i++)
+        quic_group_free(q->group[i]);
     quic_tls_unref(q->tls);
     quic_shared_free(q->shared);
     free(q->fds);

@@ -91,9 +91,20 @@ void quic_host_free(struct quic_host *h);
 
 /* Binds n UDP sockets to one address, steered by connection ID: descriptor i
  * is worker i's for as long as the process lives, since closing one would
- * reshuffle the others. */
-NODISCARD int quic_sockets_open(int *fds, int n, const struct addr *at,
-                                struct err *e);
+ * reshuffle the others. shares_port: with other processes of this account
+ * (so_reuseport). */
+NODISCARD int quic_sockets_open(int *fds, int n, bool shares_port,
+                                const struct addr *at, struct err *e);
+
+/* The listeners of one address, one for each worker. A datagram that comes to
+ * one of them and is another's, or another process's of that port, is passed
+ * on. Made before the listeners, freed when their threads are gone; each loop
+ * is set before any of them listens. */
+struct quic_group;
+struct quic_group *quic_group_new(struct quic_shared *s, int n_workers,
+                                  bool shares_port);
+void quic_group_set_loop(struct quic_group *g, int worker, struct loop *loop);
+void quic_group_free(struct quic_group *g); /* NULL is fine */
 
 /* Congestion control of what we send. */
 enum quic_congestion {
@@ -120,6 +131,7 @@ struct quic_limits {
 
 struct quic_listener_params {
     int fd, worker, n_workers;
+    struct quic_group *group; /* NULL: alone */
     struct quic_shared *shared;
     struct quic_tls *tls; /* a reference of the listener's own is taken */
     struct quic_limits limits;
@@ -201,6 +213,15 @@ void quic_conn_close(struct quic_conn *c, enum quic_code code);
 /* Which connection (SHOW QUIC tells its id), and which of its streams; false
  * for a stream of another kind, or of a connection that is lost. */
 bool quic_stream_ids(const struct stream *s, uint64_t *conn, int64_t *stream);
+
+/* Datagrams of a worker that came to the wrong socket. */
+struct quic_host_counts {
+    uint64_t forwarded; /* to us by another worker */
+    uint64_t relayed;   /* to us by another process */
+    uint64_t lost;      /* by us to somebody who had no room */
+};
+void quic_host_get_counts(const struct quic_host *h,
+                          struct quic_host_counts *out);
 
 struct quic_conn_view {
     uint64_t id; /* in this process */

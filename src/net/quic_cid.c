@@ -13,13 +13,38 @@ struct quic_cid_entry {
     ngtcp2_cid cid;
 };
 
-void quic_cid_make(ngtcp2_cid *out, size_t n, int worker, int n_workers)
+void quic_cid_draw(ngtcp2_cid *out, size_t n)
 {
-    must(n > 0 && n <= NGTCP2_MAX_CIDLEN && n_workers > 0 && n_workers <= 256);
+    must(n <= NGTCP2_MAX_CIDLEN);
     out->datalen = n;
     rand_bytes(out->data, n);
+}
+
+uint8_t quic_cid_steer(int worker, int n_workers)
+{
+    must(n_workers > 0 && n_workers <= 256);
     int whole = 256 / n_workers; /* values of the byte that each worker has */
-    out->data[0] = (uint8_t)(worker + out->data[0] % whole * n_workers);
+    uint8_t random;
+    rand_bytes(&random, sizeof random);
+    return (uint8_t)(worker + random % whole * n_workers);
+}
+
+void quic_cid_make(ngtcp2_cid *out, const struct quic_place *at)
+{
+    quic_cid_draw(out, QUIC_CID_BYTES);
+    out->data[0] = at->steer;
+    memcpy(out->data + 1, &at->process, sizeof at->process);
+    out->data[5] = (uint8_t)at->worker;
+}
+
+bool quic_cid_read(struct quic_place *out, const uint8_t *cid, size_t n)
+{
+    if (n != QUIC_CID_BYTES)
+        return false;
+    out->steer = cid[0];
+    memcpy(&out->process, cid + 1, sizeof out->process);
+    out->worker = cid[5];
+    return true;
 }
 
 void quic_cids_add(struct quic_cids *t, const ngtcp2_cid *cid,

@@ -74,13 +74,14 @@ static int on_new_cid(ngtcp2_conn *q, ngtcp2_cid *cid, uint8_t *token, size_t n,
 {
     struct quic_conn *c = arg;
     if (!c->is_server) {
-        quic_cid_make(cid, n, 0, 1);
+        quic_cid_draw(cid, n);
         rand_bytes(token, NGTCP2_STATELESS_RESET_TOKENLEN);
         return 0;
     }
     const struct quic_listener_params *p = &c->socket->listener->p;
     struct slice secret = quic_shared_secret(p->shared);
-    quic_cid_make(cid, n, p->worker, p->n_workers);
+    struct quic_place me = quic_listener_place(c->socket->listener);
+    quic_cid_make(cid, &me);
     quic_cids_add(&c->socket->cids, cid, c);
     return ngtcp2_crypto_generate_stateless_reset_token(
                token, (const uint8_t *)secret.p, secret.n, cid)
@@ -416,7 +417,8 @@ static int set_server(struct quic_conn *c, const struct quic_accept *a,
         tp.retry_scid = a->hd->dcid;
         tp.retry_scid_present = 1;
     }
-    quic_cid_make(&scid, QUIC_CID_BYTES, p->worker, p->n_workers);
+    struct quic_place me = quic_listener_place(c->socket->listener);
+    quic_cid_make(&scid, &me);
     if (ngtcp2_crypto_generate_stateless_reset_token(tp.stateless_reset_token,
                                                      (const uint8_t *)secret.p,
                                                      secret.n, &scid) == 0)
@@ -479,8 +481,8 @@ static int set_client(struct quic_conn *c, const struct quic_connect_params *p,
         st.token = p->memory->token;
         st.tokenlen = p->memory->token_n;
     }
-    quic_cid_make(&dcid, CLIENT_DCID_BYTES, 0, 1);
-    quic_cid_make(&scid, CLIENT_CID_BYTES, 0, 1);
+    quic_cid_draw(&dcid, CLIENT_DCID_BYTES);
+    quic_cid_draw(&scid, CLIENT_CID_BYTES);
     int rv =
         ngtcp2_conn_client_new(&c->q, &dcid, &scid, &path, NGTCP2_PROTO_VER_V1,
                                &callbacks, &st, &tp, NULL, c);

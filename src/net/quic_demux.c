@@ -71,7 +71,8 @@ static void ask_again(struct quic_socket *s, const ngtcp2_path *path,
     struct slice secret = quic_shared_secret(p->shared);
     uint8_t token[NGTCP2_CRYPTO_MAX_RETRY_TOKENLEN2], packet[ANSWER_MAX];
     ngtcp2_cid scid;
-    quic_cid_make(&scid, QUIC_CID_BYTES, p->worker, p->n_workers);
+    struct quic_place me = quic_listener_place(s->listener);
+    quic_cid_make(&scid, &me);
     ngtcp2_ssize n = ngtcp2_crypto_generate_retry_token2(
         token, (const uint8_t *)secret.p, secret.n, hd->version,
         path->remote.addr, path->remote.addrlen, &scid, &hd->dcid, quic_now());
@@ -153,16 +154,8 @@ static struct quic_conn *welcome(struct quic_socket *s, const struct addr *from,
     return c;
 }
 
-/* The kernel may merge datagrams of two connections of one peer, whose workers
- * differ. The other one's is lost, and sent again. */
-static bool is_ours(const struct quic_socket *s, const ngtcp2_version_cid *vc)
-{
-    const struct quic_listener_params *p = &s->listener->p;
-    return vc->dcidlen > 0 && vc->dcid[0] % p->n_workers == p->worker;
-}
-
 void quic_demux(struct quic_socket *s, const struct addr *from,
-                const struct addr *to, uint8_t *p, size_t n)
+                const struct addr *to, uint8_t *p, size_t n, bool is_passed_on)
 {
     ngtcp2_path path = {
         .local = {(ngtcp2_sockaddr *)(uintptr_t)&to->sa, to->len},
@@ -175,6 +168,8 @@ void quic_demux(struct quic_socket *s, const struct addr *from,
         quic_conn_read(s->client, &path, p, n);
         return;
     }
+    if (!is_passed_on && quic_group_found(s->listener, p, n))
+        return;
     int rv = ngtcp2_pkt_decode_version_cid(&vc, p, n, QUIC_CID_BYTES);
     if (rv == NGTCP2_ERR_VERSION_NEGOTIATION) {
         negotiate_version(s, &path, &vc, n);
@@ -185,7 +180,8 @@ void quic_demux(struct quic_socket *s, const struct addr *from,
     struct quic_conn *c = quic_cids_find(&s->cids, vc.dcid, vc.dcidlen);
     if (!c) {
         s->n_strangers++;
-        if (!is_ours(s, &vc))
+        if (!is_passed_on &&
+            quic_group_pass_on(s->listener, &vc, from, to, p, n))
             return;
         if (ngtcp2_accept(&hd, p, n) == 0)
             c = welcome(s, from, &path, &hd);

@@ -150,6 +150,12 @@ static void view(struct quic_conn *c, struct quic_conn_view *v)
             c->n_streams + (int)MIN(quic_conn_room(c), (uint64_t)1000000);
 }
 
+void quic_host_get_counts(const struct quic_host *h,
+                          struct quic_host_counts *out)
+{
+    *out = h->counts;
+}
+
 void quic_host_each(struct quic_host *h,
                     void (*cb)(void *arg, const struct quic_conn_view *v),
                     void *arg)

@@ -8,6 +8,7 @@
  *   quic_host.c     the turn of the loop: who is told what, what is written
  *   quic_demux.c    a datagram to its connection, or the answer to a stranger
  *   quic_cid.c      connection IDs
+ *   quic_group.c    datagrams that came to the wrong worker or process
  *   quic_conn.c     a connection: callbacks of ngtcp2, timer, end
  *   quic_write.c    packing what the streams have to say
  *   quic_stream.c   a stream
@@ -74,6 +75,9 @@ static inline ngtcp2_tstamp quic_now(void)
 /* For tokens and stateless resets. */
 struct slice quic_shared_secret(const struct quic_shared *s);
 
+/* Drawn at its making; tells this process from others of the port. */
+uint32_t quic_shared_process(const struct quic_shared *s);
+
 /* One more or less connection of this address; false when it has max. */
 bool quic_shared_enter(struct quic_shared *s, const struct addr *peer, int max);
 void quic_shared_leave(struct quic_shared *s, const struct addr *peer);
@@ -121,9 +125,9 @@ bool quic_socket_is_full(const struct quic_socket *s);
 /* At most so many answers to strangers and log lines about them a second. */
 bool quic_socket_may_tell(struct quic_socket *s);
 
-/* quic_demux.c: one datagram. */
+/* quic_demux.c: one datagram; another socket may have received it for us. */
 void quic_demux(struct quic_socket *s, const struct addr *from,
-                const struct addr *to, uint8_t *p, size_t n);
+                const struct addr *to, uint8_t *p, size_t n, bool is_passed_on);
 
 /* --- host -------------------------------------------------------------------
  */
@@ -136,6 +140,7 @@ struct quic_host {
     struct list owed;  /* streams whose owner is to be told something */
     struct list sockets;
     struct quic_chunks chunks;
+    struct quic_host_counts counts;
     char *rx, *tx;
 };
 
@@ -147,8 +152,29 @@ void quic_host_wake(struct quic_host *h);
 struct quic_listener {
     struct quic_socket *socket;
     struct quic_listener_params p;
+    struct quic_relay *relay; /* where other processes pass on to */
+    uint8_t steer, found;     /* on a shared port: see quic_group.c */
+    uint8_t secret[8];
+    int64_t seek_after_us;
     bool is_draining;
 };
+
+/* What its connection IDs say. */
+struct quic_place quic_listener_place(const struct quic_listener *l);
+
+/* quic_group.c. Joining finds the place of a listener on a shared port. */
+NODISCARD int quic_group_join(struct quic_listener *l, struct err *e);
+void quic_group_leave(struct quic_listener *l);
+
+/* Takes a datagram that is another worker's or process's; false: it is ours, or
+ * a stranger's. */
+bool quic_group_pass_on(struct quic_listener *l, const ngtcp2_version_cid *vc,
+                        const struct addr *from, const struct addr *to,
+                        const uint8_t *p, size_t n);
+
+/* Looks for the place again, at most once a second; a datagram that tells. */
+void quic_group_seek(struct quic_listener *l);
+bool quic_group_found(struct quic_listener *l, const uint8_t *p, size_t n);
 
 /* --- connection -------------------------------------------------------------
  */

@@ -16,6 +16,11 @@ int quic_listener_new(struct quic_listener **out, struct quic_host *host,
     }
     l->p.tls = quic_tls_ref(p->tls);
     l->socket->listener = l;
+    rc = quic_group_join(l, e);
+    if (rc) {
+        quic_listener_close(l);
+        return rc;
+    }
     *out = l;
     return 0;
 }
@@ -46,6 +51,7 @@ void quic_listener_close(struct quic_listener *l)
         quic_conn_flush(c); /* the last words of sessions */
         quic_conn_end(c, QUIC_CODE_SHUTDOWN, &why);
     }
+    quic_group_leave(l);
     quic_socket_close(l->socket);
     quic_tls_unref(l->p.tls);
     free(l);

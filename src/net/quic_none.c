@@ -61,7 +61,28 @@ void quic_host_free(struct quic_host *h)
 {
 }
 
-int quic_sockets_open(int *fds, int n, const struct addr *at, struct err *e)
+struct quic_group *quic_group_new(struct quic_shared *s, int n_workers,
+                                  bool shares_port)
+{
+    return NULL;
+}
+
+void quic_group_set_loop(struct quic_group *g, int worker, struct loop *loop)
+{
+}
+
+void quic_group_free(struct quic_group *g)
+{
+}
+
+void quic_host_get_counts(const struct quic_host *h,
+                          struct quic_host_counts *out)
+{
+    memset(out, 0, sizeof *out);
+}
+
+int quic_sockets_open(int *fds, int n, bool shares_port, const struct addr *at,
+                      struct err *e)
 {
     return refuse(e);
 }

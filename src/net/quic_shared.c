@@ -19,6 +19,7 @@ struct host_entry {
 
 struct quic_shared {
     uint8_t secret[SECRET_BYTES];
+    uint32_t process;
     struct quic_ticket_key ticket_key;
     pthread_mutex_t lock; /* of hosts */
     struct host_entry *hosts;
@@ -59,6 +60,7 @@ int quic_shared_new(struct quic_shared **out, const char *key_file,
     bool has_key = key_file && *key_file;
     int rc = quic_tls_make_ticket_key(&s->ticket_key, e);
     rand_bytes(s->secret, sizeof s->secret);
+    rand_bytes(&s->process, sizeof s->process);
     if (rc == 0 && has_key)
         rc = read_key(key_file, key, &n, e);
     if (rc) {
@@ -100,6 +102,11 @@ quic_shared_ticket_key(const struct quic_shared *s)
 struct slice quic_shared_secret(const struct quic_shared *s)
 {
     return slice_of(s->secret, sizeof s->secret);
+}
+
+uint32_t quic_shared_process(const struct quic_shared *s)
+{
+    return s->process;
 }
 
 static void ip_of(const struct addr *a, uint8_t ip[16])

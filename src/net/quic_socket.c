@@ -19,6 +19,11 @@ enum {
     SECOND_US = 1000000,
 };
 
+/* Also when a process of another account has it, with so_reuseport. */
+#define IN_USE                                                                 \
+    "; to share the port of another process set so_reuseport = 1 in both, "    \
+    "else quic_listen_port"
+
 /* --- opening ----------------------------------------------------------------
  */
 
@@ -62,15 +67,16 @@ static int open_one(const struct addr *at, bool shares, struct err *e)
         bind(fd, &at->sa, at->len)) {
         int cause = errno;
         close(fd);
-        return err_set(e, ERR_CONF, "cannot listen on UDP %s: %s", text,
-                       strerror(cause));
+        return err_set(e, ERR_CONF, "cannot listen on UDP %s: %s%s", text,
+                       strerror(cause), cause == EADDRINUSE ? IN_USE : "");
     }
     return fd;
 }
 
 /* Index of the socket, in the order of binding: the first byte of the
- * destination connection ID, modulo n. It is byte 6 of a long header and byte 1
- * of a short one. */
+ * destination connection ID, modulo n, or as it is when n is 0; an index that
+ * no socket has leaves it to the kernel's hash. It is byte 6 of a long header
+ * and byte 1 of a short one. */
 static int steer(int fd, int n)
 {
     struct sock_filter code[] = {
@@ -79,31 +85,41 @@ static int steer(int fd, int n)
         BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 6),
         BPF_JUMP(BPF_JMP | BPF_JA, 1, 0, 0),
         BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 1),
-        BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, (unsigned)n),
+        BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, n ? (unsigned)n : 256),
         BPF_STMT(BPF_RET | BPF_A, 0),
     };
     struct sock_fprog p = {ARRAY_SIZE(code), code};
     return setsockopt(fd, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, &p, sizeof p);
 }
 
-int quic_sockets_open(int *fds, int n, const struct addr *at, struct err *e)
+/* Without so_reuseport nobody else may have the port, or the order of the
+ * sockets would not be ours. */
+static int check_alone(struct addr *at, struct err *e)
 {
-    /* Nobody else may share the port, or the order would not be ours. */
-    struct addr real = *at;
-    int probe = open_one(at, false, e), opened = 0;
+    int probe = open_one(at, false, e);
     if (probe < 0)
         return probe;
-    if (addr_of_self(probe, &real))
-        real = *at;
+    int rc = addr_of_self(probe, at);
     close(probe);
-    int rc = 0;
-    for (; opened < n && rc == 0; opened++) {
-        fds[opened] = open_one(&real, n > 1, e);
+    return rc ? err_set(e, ERR_IO, "UDP socket: %s", strerror(errno)) : 0;
+}
+
+int quic_sockets_open(int *fds, int n, bool shares_port, const struct addr *at,
+                      struct err *e)
+{
+    struct addr real = *at;
+    bool is_group = n > 1 || shares_port;
+    int opened = 0, rc = shares_port ? 0 : check_alone(&real, e);
+    while (opened < n && rc == 0) {
+        fds[opened] = open_one(&real, is_group, e);
         if (fds[opened] < 0) {
             rc = fds[opened];
             break;
         }
-        if (opened == 0 && n > 1 && steer(fds[0], n))
+        if (opened++ > 0)
+            continue;
+        if (addr_of_self(fds[0], &real) ||
+            (is_group && steer(fds[0], shares_port ? 0 : n)))
             rc = err_set(e, ERR_IO, "steering of UDP sockets: %s",
                          strerror(errno));
     }
@@ -196,7 +212,7 @@ static void take(struct quic_socket *s, struct rx *rx, int i)
     rx->from[i].len = h->msg_namelen;
     read_control(h, s, &seg, &to);
     for (size_t at = 0; at < n && !s->is_closed; at += seg)
-        quic_demux(s, &rx->from[i], &to, p + at, MIN(seg, n - at));
+        quic_demux(s, &rx->from[i], &to, p + at, MIN(seg, n - at), false);
 }
 
 static void receive(struct quic_socket *s)

@@ -253,7 +253,7 @@ static void begin(void)
     memset(&w, 0, sizeof w);
     must(addr_parse_ip(slice_str("127.0.0.1"), 0, &w.server));
     must(quic_host_new(&w.host, loop, &e) == 0);
-    must(quic_sockets_open(&fd, 1, &w.server, &e) == 0);
+    must(quic_sockets_open(&fd, 1, false, &w.server, &e) == 0);
     must(addr_of_self(fd, &w.server) == 0);
     struct quic_listener_params p = {
         .fd = fd,

@@ -202,6 +202,11 @@ struct quic_host *shard_quic(const struct shard *sh)
     return NULL;
 }
 
+void quic_host_get_counts(const struct quic_host *h,
+                          struct quic_host_counts *out)
+{
+}
+
 bool quic_stream_ids(const struct stream *s, uint64_t *conn, int64_t *stream)
 {
     return false;

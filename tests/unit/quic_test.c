@@ -325,7 +325,7 @@ static void server_listen(const struct cert *cert, const struct cert *trust,
     assert_true(addr_parse_ip(slice_str("127.0.0.1"), 0, &server.at));
     assert_int_equal(quic_tls_new_server(&server.tls, shared, &tp, &e), 0);
     assert_int_equal(quic_host_new(&server.host, loop, &e), 0);
-    assert_int_equal(quic_sockets_open(&fd, 1, &server.at, &e), 0);
+    assert_int_equal(quic_sockets_open(&fd, 1, false, &server.at, &e), 0);
     assert_int_equal(addr_of_self(fd, &server.at), 0);
     struct quic_listener_params p = {
         .fd = fd,
@@ -1018,7 +1018,7 @@ static void test_stateless_reset(void **state)
     /* The wire is cut while the old one says goodbye. */
     wire.is_cut = true;
     quic_listener_close(server.listener);
-    assert_int_equal(quic_sockets_open(&fd, 1, &at, &e), 0);
+    assert_int_equal(quic_sockets_open(&fd, 1, false, &at, &e), 0);
     struct quic_listener_params p = {.fd = fd,
                                      .n_workers = 1,
                                      .shared = shared,
