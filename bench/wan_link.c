@@ -244,6 +244,10 @@ void wan_link_put(struct wan_link *l, struct wan_packet *p, int64_t now_ns)
         drop(l, p, &l->count.blocked);
         return;
     }
+    if (s->path_mtu > 0 && (double)p->n > s->path_mtu) {
+        drop(l, p, &l->count.too_large);
+        return;
+    }
     if (is_lost(l)) {
         drop(l, p, &l->count.lost);
         return;
@@ -370,6 +374,7 @@ static const struct {
     {"flow-queue-ms", FIELD(flow_queue_ns), 1e6, NO_SECOND, 0},
     {"unordered", FIELD(is_unordered), 1, NO_SECOND, 0},
     {"down", FIELD(is_down), 1, NO_SECOND, 0},
+    {"path-mtu", FIELD(path_mtu), 1, NO_SECOND, 0},
     {"strip-mptcp", FIELD(strips_mptcp), 1, NO_SECOND, 0},
 };
 

@@ -30,11 +30,12 @@ struct wan_settings {
     double queue_ns, flow_queue_ns; /* a longer wait for a cap is a drop */
     double is_unordered;            /* jitter may change the order */
     double is_down, strips_mptcp;
+    double path_mtu; /* larger packets vanish without a word; 0: none */
 };
 
 struct wan_counts {
     uint64_t in, in_bytes, out, out_bytes;
-    uint64_t lost, blocked, queue_drops, flow_queue_drops;
+    uint64_t lost, blocked, too_large, queue_drops, flow_queue_drops;
     uint64_t duplicated, reordered, stripped;
     size_t held, held_most, flows;
 };

@@ -44,6 +44,7 @@ static const char usage[] =
     "  --flow-rate MBIT      cap of each flow: addresses, ports, protocol\n"
     "  --queue-ms MS         longest wait for a cap (100), then packets drop\n"
     "  --flow-queue-ms MS    same for a flow's\n"
+    "  --path-mtu BYTES      larger packets vanish, without an ICMP message\n"
     "  --strip-mptcp 1       removes the MPTCP option, as a middlebox\n"
     "  --down 1              drops everything\n"
     "  --ab NAME=VALUE       one of these from A to B only; --ba likewise\n"
@@ -125,6 +126,7 @@ static size_t put_link(char *buf, size_t cap, const char *name,
         {"out_bytes", c->out_bytes},
         {"lost", c->lost},
         {"blocked", c->blocked},
+        {"too_large", c->too_large},
         {"queue_drops", c->queue_drops},
         {"flow_queue_drops", c->flow_queue_drops},
         {"duplicated", c->duplicated},
@@ -340,6 +342,7 @@ static const struct option options[] = {
     {"flow-rate", 1, NULL, OPT_SETTING},
     {"queue-ms", 1, NULL, OPT_SETTING},
     {"flow-queue-ms", 1, NULL, OPT_SETTING},
+    {"path-mtu", 1, NULL, OPT_SETTING},
     {"strip-mptcp", 1, NULL, OPT_SETTING},
     {"down", 1, NULL, OPT_SETTING},
     {"ab", 1, NULL, OPT_AB},

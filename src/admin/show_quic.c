@@ -42,6 +42,8 @@ static void put_connection(void *arg, const struct quic_conn_view *v)
     table_int(t, (int64_t)(v->frames_out * 100 / packets));
     table_int(t, (int64_t)v->rebindings);
     table_int(t, (int64_t)v->id);
+    table_int(t, (int64_t)v->packet_size);
+    table_int(t, (int64_t)v->black_holes);
     table_row_end(t);
 }
 

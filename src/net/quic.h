@@ -235,6 +235,8 @@ struct quic_conn_view {
     uint64_t frames_out; /* stream frames, for frames per packet */
     uint64_t sends;      /* system calls */
     uint64_t rebindings;
+    uint64_t packet_size; /* UDP payload that the path takes, as far as known */
+    uint64_t black_holes; /* times that large packets got nowhere */
 };
 void quic_host_each(struct quic_host *h,
                     void (*cb)(void *arg, const struct quic_conn_view *v),

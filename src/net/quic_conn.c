@@ -111,6 +111,7 @@ static int on_path(ngtcp2_conn *q, uint32_t flags, const ngtcp2_path *path,
         return 0;
     c->peer = now;
     c->rebindings++;
+    quic_mtu_new_path(c);
     return 0;
 }
 

@@ -134,6 +134,7 @@ static void view(struct quic_conn *c, struct quic_conn_view *v)
         .frames_out = c->frames_out,
         .sends = c->sends,
         .rebindings = c->rebindings,
+        .black_holes = c->black_holes,
     };
     ngtcp2_conn_info info;
     ngtcp2_conn_get_conn_info(c->q, &info);
@@ -142,6 +143,8 @@ static void view(struct quic_conn *c, struct quic_conn_view *v)
                         ? 0
                         : (int64_t)(info.min_rtt / NGTCP2_MICROSECONDS);
     v->cwnd = info.cwnd;
+    v->packet_size =
+        quic_mtu_limit(c, ngtcp2_conn_get_path_max_tx_udp_payload_size(c->q));
     v->in_flight = info.bytes_in_flight;
     if (c->is_server && c->socket->listener)
         v->max_streams = c->socket->listener->p.limits.max_streams;

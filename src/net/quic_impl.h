@@ -10,6 +10,7 @@
  *   quic_cid.c      connection IDs
  *   quic_group.c    datagrams that came to the wrong worker or process
  *   quic_conn.c     a connection: callbacks of ngtcp2, timer, end
+ *   quic_mtu.c      paths that swallow large packets
  *   quic_write.c    packing what the streams have to say
  *   quic_stream.c   a stream
  *   quic_tls.c      GnuTLS
@@ -187,6 +188,13 @@ enum quic_conn_state {
     QUIC_CONN_GONE,     /* memory goes at the end of the turn */
 };
 
+/* See quic_mtu.c; times of the loop, 0: none. */
+struct quic_mtu {
+    int64_t large_us; /* a large packet left */
+    int64_t look_us, again_us, pause_us;
+    bool is_small;
+};
+
 struct quic_conn {
     uint64_t id; /* in this process */
     ngtcp2_conn *q;
@@ -225,7 +233,8 @@ struct quic_conn {
     size_t last_n;
     unsigned n_last_asked;
     uint64_t bytes_in, bytes_out, packets_in, packets_out, frames_out, sends;
-    uint64_t rebindings;
+    uint64_t rebindings, black_holes;
+    struct quic_mtu mtu;
 };
 
 /* A datagram from a stranger that begins a connection. token_type and odcid
@@ -260,6 +269,13 @@ void quic_conn_set_timer(struct quic_conn *c);
 /* At once, without a word. */
 void quic_conn_destroy(struct quic_conn *c);
 
+/* quic_mtu.c: how large a packet may be; one of n bytes was written; look for
+ * silence before the next; the path is another. */
+size_t quic_mtu_limit(const struct quic_conn *c, size_t max);
+void quic_mtu_note_packet(struct quic_conn *c, size_t n);
+void quic_mtu_watch(struct quic_conn *c);
+void quic_mtu_new_path(struct quic_conn *c);
+
 /* Bytes arrived, or left a paused stream: the connection's window. */
 void quic_conn_credit(struct quic_conn *c, size_t n);
 
@@ -275,10 +291,11 @@ struct quic_stream {
     struct bufq in;   /* of a paused stream */
     size_t kept_back; /* bytes the owner took whose credit was not given */
     int64_t doomed_us;
-    int error;       /* a code of err.def to be told; 0: none */
-    bool is_gone;    /* ngtcp2 has closed it */
-    bool is_owned;   /* between its making and stream_close() */
-    bool is_blocked; /* by the peer's window */
+    int64_t waits_us; /* for an acknowledgement since then; 0: does not */
+    int error;        /* a code of err.def to be told; 0: none */
+    bool is_gone;     /* ngtcp2 has closed it */
+    bool is_owned;    /* between its making and stream_close() */
+    bool is_blocked;  /* by the peer's window */
     bool fin_wanted, fin_sent;
     bool fin_received, eof_told, error_told;
     bool is_cut;     /* reset or STOP_SENDING by the peer, or reset by us */

@@ -48,4 +48,9 @@ static inline size_t quic_sendq_unsent(const struct quic_sendq *q)
     return (size_t)(q->end - q->sent);
 }
 
+static inline size_t quic_sendq_unacked(const struct quic_sendq *q)
+{
+    return (size_t)(q->sent - q->acked);
+}
+
 #endif

@@ -310,13 +310,18 @@ void quic_stream_deliver(struct quic_stream *t)
 
 void quic_stream_acked(struct quic_stream *t, uint64_t offset)
 {
-    if (t->conn)
-        quic_sendq_ack(&t->out, &t->conn->host->chunks, offset);
+    if (!t->conn)
+        return;
+    quic_sendq_ack(&t->out, &t->conn->host->chunks, offset);
+    t->waits_us =
+        quic_sendq_unacked(&t->out) ? loop_now_us(t->conn->host->loop) : 0;
 }
 
 void quic_stream_note_sent(struct quic_stream *t, size_t n)
 {
     quic_sendq_mark_sent(&t->out, n);
+    if (n && !t->waits_us)
+        t->waits_us = loop_now_us(t->conn->host->loop);
     size_t was = t->s.pending;
     t->s.pending = quic_sendq_unsent(&t->out);
     if (was && !t->s.pending && t->is_owned && t->s.handler->on_drain)

@@ -41,6 +41,7 @@ static void burst_add(struct burst *b, size_t n, const ngtcp2_path *path)
     b->used += n;
     b->c->packets_out++;
     b->c->bytes_out += n;
+    quic_mtu_note_packet(b->c, n);
     if (n < b->seg || b->used / b->seg >= QUIC_GSO_MAX ||
         b->used + b->seg > QUIC_TX_BYTES)
         burst_send(b);
@@ -167,7 +168,9 @@ static int write_packets(struct quic_conn *c)
     ngtcp2_path_storage ps;
     ngtcp2_pkt_info pi;
     ngtcp2_tstamp now = quic_now();
-    size_t max = ngtcp2_conn_get_max_tx_udp_payload_size(c->q), total = 0;
+    size_t total = 0,
+           max =
+               quic_mtu_limit(c, ngtcp2_conn_get_max_tx_udp_payload_size(c->q));
     size_t limit = c->is_paced ? ngtcp2_conn_get_send_quantum(c->q)
                                : (size_t)QUIC_FLUSH_BYTES;
     ngtcp2_path_storage_zero(&ps);
@@ -230,6 +233,7 @@ void quic_conn_flush(struct quic_conn *c)
     if (quic_socket_is_full(c->socket))
         return;
     carry_out_orders(c);
+    quic_mtu_watch(c);
     int rv = write_packets(c);
     if (rv)
         quic_conn_fail(c, rv);

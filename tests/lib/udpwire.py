@@ -18,6 +18,8 @@ class UdpWire:
         self.loss = self.dup = self.reorder = 0.0  # shares
         self.delay = 0.0    # seconds, one way
         self.mtu = 0        # bytes of a datagram; 0: no limit
+        self.up_most = None # datagrams that get to the server; None: all
+        self.passed = self.first_bytes = 0
         self.counts = {"up": 0, "down": 0, "lost": 0, "large": 0}
         self.bytes = {"up": 0, "down": 0}
         self.selector = selectors.DefaultSelector()
@@ -79,6 +81,11 @@ class UdpWire:
         if self.mtu and len(data) > self.mtu:
             self.counts["large"] += 1
             return
+        if way == "up" and self.up_most is not None:
+            if self.passed >= self.up_most:
+                return
+            self.passed += 1
+            self.first_bytes += len(data)
         if self.random.random() < self.loss:
             self.counts["lost"] += 1
             return

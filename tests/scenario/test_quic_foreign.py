@@ -1,130 +1,131 @@
 # SPDX-License-Identifier: ISC
 # Copyright (c) 2026 The pgbraid authors
-"""Another QUIC implementation (aioquic) speaks to the listener, without an
-edge: what docs/quic-protocol.md says is enough to log in and run queries."""
-import asyncio
+"""Other QUIC implementations speak to the listener, without an edge: what
+docs/quic-protocol.md says is enough to log in and run queries, by this suite's
+own protocol code and by unmodified libpq."""
+import os
+import signal
+import socket
 import struct
+import subprocess
 
 import pytest
 
+import pgwire
 import pooler as pooler_module
+import quic_foreign
+from pgwire import Wire, query
 
-pytest.importorskip("aioquic", reason="aioquic is missing")
-
-from aioquic.asyncio import connect  # noqa: E402
-from aioquic.quic.configuration import QuicConfiguration  # noqa: E402
-
-QUIC = pooler_module.TRANSPORTS["quic"]
+pytestmark = [pytest.mark.transports("tcp"),
+              pytest.mark.parametrize("stack", quic_foreign.NAMES)]
 
 
 @pytest.fixture
-def p(make_pooler, target, binary):
+def p(make_pooler, target, binary, certs, stack):
     if target != "pgbraid" or not pooler_module.has_quic(binary):
         pytest.skip("no QUIC")
-    return make_pooler({}, transport=QUIC)
+    reason = quic_foreign.why_not(stack)
+    if reason:
+        pytest.skip(reason)
+    return make_pooler(dict(pooler_module.TRANSPORTS["quic"].options(certs),
+                            workers=2))
 
 
-def configuration(p, alpn=("pgsql/3",)):
-    out = QuicConfiguration(is_client=True, alpn_protocols=list(alpn),
-                            server_name="localhost")
-    out.load_verify_locations(p.certs.ca)
-    return out
+@pytest.fixture
+def bridge(p, stack, binary, session_folder, tmp_path):
+    made = []
+
+    def make(**kw):
+        folder = str(tmp_path / str(len(made)))
+        os.mkdir(folder)
+        made.append(quic_foreign.Bridge(
+            stack, binary, "127.0.0.1:%d" % p.port, p.certs.ca, folder, **kw))
+        return made[-1]
+    yield make
+    for each in made:
+        each.close()
 
 
-def startup(user="u_trust", database="db1"):
-    body = struct.pack("!I", 196608) + b"".join(
-        s.encode() + b"\0" for s in ("user", user, "database", database))
-    return struct.pack("!I", len(body) + 5) + body + b"\0"
+def dial(b):
+    assert b.said == "ready", b.said
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(pgwire.TIMEOUT)
+    sock.connect(b.path)
+    return Wire(sock, False, pgwire.TIMEOUT)
 
 
-def query(sql):
-    body = sql.encode() + b"\0"
-    return b"Q" + struct.pack("!I", len(body) + 4) + body
+def session(b):
+    w = dial(b)
+    w.login("u_trust", "db1", None)
+    return w
 
 
-async def messages(reader, until=b"Z"):
-    """Types and bodies up to a message of that type."""
-    out = []
-    while not out or out[-1][0] != until:
-        head = await asyncio.wait_for(reader.readexactly(5), 10)
-        size = struct.unpack("!I", head[1:])[0]
-        out.append((head[:1], await reader.readexactly(size - 4)))
-    return out
-
-
-async def session(conn):
-    reader, writer = await conn.create_stream()
-    writer.write(startup())
-    got = await messages(reader)
-    key = next(body for kind, body in got if kind == b"K")
-    return reader, writer, key
-
-
-async def value(reader, writer, sql):
-    writer.write(query(sql))
-    got = await messages(reader)
-    row = next(body for kind, body in got if kind == b"D")
-    return row[6:].decode()
-
-
-async def dial(p, body, **kw):
-    async with connect("127.0.0.1", p.port,
-                       configuration=configuration(p, **kw)) as conn:
-        await body(conn)
-
-
-def run(p, body, **kw):
-    asyncio.run(asyncio.wait_for(dial(p, body, **kw), 60))
+def psql(b, *args):
+    env = dict(os.environ, PGHOST=b.folder, PGPORT="6432", PGUSER="u_trust",
+               PGDATABASE="db1", PGSSLMODE="disable", PGGSSENCMODE="disable")
+    return subprocess.Popen(["psql", "-XAt", *args], env=env, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 @pytest.mark.parametrize("alpn", ["pgsql/3", "postgresql", "pgbraid/1"])
-def test_sessions(p, alpn):
-    async def body(conn):
-        both = [await session(conn) for _ in range(2)]
-        for i, (reader, writer, _) in enumerate(both):
-            assert await value(reader, writer, "SELECT %d" % i) == str(i)
-        for reader, writer, _ in both:
-            writer.write(b"X" + struct.pack("!I", 4))
-            writer.write_eof()
-            assert await asyncio.wait_for(reader.read(), 10) == b""
-    run(p, body, alpn=(alpn,))
+def test_sessions(bridge, p, alpn):
+    b = bridge(alpn=alpn)
+    ws = [session(b) for _ in range(10)]
+    for i, w in enumerate(ws):
+        assert w.value("SELECT %d" % i) == str(i)
+    rows = [r for r in p.show("QUIC") if r["role"] == "server"]
+    assert [(r["alpn"], r["streams"]) for r in rows] == [(alpn, "10")]
+    for w in ws:
+        w.send(pgwire.terminate())
+        assert w.read_to_close() == []
+    assert p.show("QUIC")[0]["streams"] == "0"
 
 
-def test_large_result(p):
-    async def body(conn):
-        reader, writer, _ = await session(conn)
-        writer.write(query("SELECT repeat('x', 1000) FROM "
-                           "generate_series(1, 2000)"))
-        got = await messages(reader)
-        assert sum(kind == b"D" for kind, _ in got) == 2000
-    run(p, body)
+def test_unmodified_libpq(bridge):
+    got = psql(bridge(), "-c", "SELECT count(*) FROM generate_series(1, 9)",
+               "-c", "COPY (SELECT repeat('x', 1000) FROM "
+               "generate_series(1, 3000)) TO STDOUT").communicate()[0]
+    assert got == "9\n" + 3000 * ("x" * 1000 + "\n")
 
 
-def test_cancel_on_a_fresh_stream(p):
-    async def body(conn):
-        reader, writer, key = await session(conn)
-        writer.write(query("SELECT pg_sleep(60)"))
-        await asyncio.sleep(0.5)
-        _, other = await conn.create_stream()
-        other.write(struct.pack("!II", len(key) + 8, 80877102) + key)
-        got = await messages(reader)
-        error = next(body for kind, body in got if kind == b"E")
-        assert b"57014" in error
-    run(p, body)
+def test_cancel(bridge, p):
+    proc = psql(bridge(), "-c", "SELECT pg_sleep(60)")
+    p.wait_pool(sv_active=1)
+    proc.send_signal(signal.SIGINT)
+    assert "canceling statement due to user request" in \
+        proc.communicate(timeout=20)[0]
 
 
-def test_ssl_request_is_refused(p):
-    async def body(conn):
-        reader, writer = await conn.create_stream()
-        writer.write(struct.pack("!II", 8, 80877103))
-        got = await messages(reader, b"E")
-        assert b"FATAL" in got[-1][1]
-        assert await asyncio.wait_for(reader.read(), 10) == b""
-    run(p, body)
+def test_client_that_vanishes_is_cancelled(bridge, p):
+    b = bridge()
+    w = session(b)
+    w.send(query("SELECT pg_sleep(60)"))
+    p.wait_pool(sv_active=1)
+    w.abort()
+    p.wait_pool(sv_active=0)
 
 
-def test_unknown_alpn_is_refused(p):
-    async def body(conn):
-        raise AssertionError("it was let in")
-    with pytest.raises(ConnectionError):
-        run(p, body, alpn=("h3",))
+def test_keys_are_changed(bridge):
+    """Every 50 packets or every fifth of a second: a listener that could not
+    follow would lose the connection."""
+    b = bridge(key_updates=True)
+    with session(b) as w:
+        for i in range(1000):
+            assert w.value("SELECT %d" % i) == str(i)
+        w.send(query("COPY (SELECT repeat('x', 1000) FROM "
+                     "generate_series(1, 5000)) TO STDOUT"))
+        assert sum(m.type == "d" for m in w.read_until("Z")) == 5000
+
+
+def test_ssl_request_is_refused(bridge):
+    w = dial(bridge())
+    w.send(struct.pack("!II", 8, 80877103))
+    got = w.read_to_close()
+    assert [m.type for m in got] == ["E"] and "FATAL" in got[0].body.decode()
+
+
+@pytest.mark.parametrize("alpn", ["h3", "-"])
+def test_alpn_is_insisted_on(bridge, p, alpn):
+    said = bridge(alpn=alpn).said
+    assert said.startswith("failed"), said
+    p.wait_log("TLS alert 120")

@@ -258,7 +258,7 @@ static void longest_salt_fits_its_text(void **state)
     s.iterations = INT32_MAX;
     s.is_derived = false;
     size_t n = auth_secret_scram_text(&s, text);
-    assert_in_range(n, 1, sizeof text - 1);
+    assert_true(n >= 1 && n <= sizeof text - 1);
     back = parse(text);
     assert_true(auth_secret_equal(&s, &back));
     auth_secret_fini(&s);

@@ -678,6 +678,39 @@ static void test_small_path(void **state)
     end_both();
 }
 
+static uint64_t black_holes;
+static size_t packet_size;
+
+static void count_black_holes(void *arg, const struct quic_conn_view *v)
+{
+    black_holes += v->black_holes;
+    packet_size = MAX(packet_size, v->packet_size);
+}
+
+static void look_at_paths(void)
+{
+    black_holes = packet_size = 0;
+    quic_host_each(server.host, count_black_holes, NULL);
+    quic_host_each(client.host, count_black_holes, NULL);
+}
+
+/* It carries large packets first, then swallows them. */
+static void test_path_shrinks(void **state)
+{
+    connect_plainly();
+    bulk(1 << 20);
+    look_at_paths();
+    assert_true(packet_size > 1232);
+    assert_int_equal(black_holes, 0);
+    wire.max_bytes = 1232;
+    bulk(1 << 20);
+    look_at_paths();
+    assert_true(packet_size <= 1232);
+    assert_true(black_holes >= 2); /* each end for itself */
+    assert_false(client.is_down);
+    end_both();
+}
+
 /* Four readers that stopped stop nobody else, and are bounded. */
 static void test_paused_streams(void **state)
 {
@@ -883,6 +916,19 @@ static void test_strange_client_certificate(void **state)
     struct quic_limits l = limits();
     server_listen(&server_cert, &ca, &l);
     client_init(&ca, &stranger_cert);
+    client_dial("localhost", NULL, false);
+    run_until(is_up_or_down);
+    run_until(is_down);
+    assert_non_null(strstr(client.down.text, "TLS alert"));
+    assert_int_equal(server.n_sessions, 0);
+    end_both();
+}
+
+static void test_expired_client_certificate(void **state)
+{
+    struct quic_limits l = limits();
+    server_listen(&server_cert, &ca, &l);
+    client_init(&ca, &old_cert);
     client_dial("localhost", NULL, false);
     run_until(is_up_or_down);
     run_until(is_down);
@@ -1207,6 +1253,7 @@ int main(void)
         CASE(test_bad_wire),
         CASE(test_handshake_on_bad_wire),
         CASE(test_small_path),
+        CASE(test_path_shrinks),
         CASE(test_paused_streams),
         CASE(test_pause_and_resume),
         CASE(test_reset_by_client),
@@ -1219,6 +1266,7 @@ int main(void)
         CASE(test_client_certificate),
         CASE(test_no_client_certificate),
         CASE(test_strange_client_certificate),
+        CASE(test_expired_client_certificate),
         CASE(test_resumption),
         CASE(test_retry),
         CASE(test_connections_per_address),

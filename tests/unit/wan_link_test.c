@@ -143,6 +143,17 @@ static void test_rate_drops(void **state)
     assert_int_equal(count()->held, 0);
 }
 
+static void test_path_mtu(void **state)
+{
+    put(1, 1, 0);
+    set("path-mtu", "20");
+    put(2, 1, 0);
+    set("path-mtu", "0");
+    put(3, 1, 0);
+    assert_int_equal(take_all(1 * MS), 2);
+    assert_int_equal(count()->too_large, 1);
+}
+
 static void test_flow_rate(void **state)
 {
     set("flow-rate", "8");
@@ -340,6 +351,7 @@ int main(void)
         TEST(test_jitter_without_order),
         TEST(test_rate),
         TEST(test_rate_drops),
+        TEST(test_path_mtu),
         TEST(test_flow_rate),
         TEST(test_flow_rate_and_rate),
         TEST(test_loss),
