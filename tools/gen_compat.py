@@ -97,7 +97,6 @@ COMMAND_NOTES = {
         "positions are 0: an idle connection has no buffer.",
     "show active_sockets":
         "Connections that are not idle, or hold output.",
-    "show dns_zones": "Empty: no zone is watched yet.",
     "show version": "The name is pgbraid's.",
     "show fds":
         "Descriptors are not handed over, and cancel keys and passwords are "

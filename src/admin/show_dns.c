@@ -111,8 +111,77 @@ void show_dns_hosts(struct job *j)
     job_gather(j, each_shard, put_hosts);
 }
 
-/* No zone is watched: dns_zone_check_period is not in force. */
+/* --- zones: a name that several workers have is one row --------------------
+ */
+
+struct known_zone {
+    struct known_zone *next;
+    uint32_t serial;
+    unsigned n_names;
+    char name[]; /* last */
+};
+
+struct zones {
+    struct known_zone *first, **end;
+};
+
+static void free_zones(void *data)
+{
+    struct zones *g = data;
+
+    while (g->first) {
+        struct known_zone *next = g->first->next;
+
+        free(g->first);
+        g->first = next;
+    }
+    free(g);
+}
+
+static void on_zone(void *arg, const struct resolve_zone *z)
+{
+    struct zones *g = arg;
+    struct known_zone *k = g->first;
+    size_t n = strlen(z->name);
+
+    while (k && strcmp(k->name, z->name) != 0)
+        k = k->next;
+    if (!k) {
+        k = mem_new(sizeof(*k) + n + 1);
+        memcpy(k->name, z->name, n);
+        *g->end = k;
+        g->end = &k->next;
+    }
+    k->serial = MAX(k->serial, z->serial);
+    k->n_names = MAX(k->n_names, z->n_names);
+}
+
+static void each_shard_zones(struct shard *sh, struct job *j)
+{
+    shard_each_zone(sh, on_zone, j->data);
+}
+
+static void put_zones(struct job *j)
+{
+    const struct zones *g = j->data;
+    struct table *t = &j->table;
+
+    for (const struct known_zone *k = g->first; k; k = k->next) {
+        table_row(t);
+        table_text(t, k->name);
+        table_int(t, k->serial);
+        table_int(t, k->n_names);
+        table_row_end(t);
+    }
+    job_done(j);
+}
+
 void show_dns_zones(struct job *j)
 {
-    job_done(j);
+    struct zones *g = mem_new(sizeof(*g));
+
+    g->end = &g->first;
+    j->data = g;
+    j->free_data = free_zones;
+    job_gather(j, each_shard_zones, put_zones);
 }

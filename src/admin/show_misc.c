@@ -157,6 +157,7 @@ static void add_counts(struct shard *sh, struct job *j)
     sum->used_clients += c.used_clients;
     sum->servers += c.servers;
     sum->dns_names += c.dns_names;
+    sum->dns_zones += c.dns_zones;
     sum->dns_pending += c.dns_pending;
     sum->pools += c.pools;
     sum->client_size = c.client_size;
@@ -211,7 +212,7 @@ static void put_lists(struct job *j)
     put_count(j, "free_servers", 0);
     put_count(j, "used_servers", c->servers);
     put_count(j, "dns_names", (int64_t)c->dns_names);
-    put_count(j, "dns_zones", 0);
+    put_count(j, "dns_zones", (int64_t)c->dns_zones);
     put_count(j, "dns_queries", (int64_t)c->dns_pending);
     put_count(j, "dns_pending", 0);
     job_done(j);

@@ -7,12 +7,16 @@
  * task only, so no answer changes while a callback looks at it. */
 #include "net/resolve.h"
 
+#define CARES_NO_DEPRECATED /* all versions have what is used here */
 #include <ares.h>
+#include <ares_nameser.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/time.h>
 #include <unistd.h>
+
+#include "base/log.h"
 
 enum entry_state {
     ENTRY_NEW,
@@ -28,9 +32,19 @@ enum {
     TTL_MIN_US = 1000000, /* of answers: /etc/hosts says 0 */
 };
 
+struct zone {
+    struct list node; /* in resolver.zones */
+    struct resolver *r;
+    uint32_t serial;
+    unsigned n_names; /* entries; without one it goes, once it is not asked */
+    bool has_serial, is_asked;
+    char name[];
+};
+
 struct entry {
     struct list node; /* in resolver.entries */
     struct resolver *r;
+    struct zone *zone; /* NULL: a name without a dot */
     enum entry_state state;
     struct list waiting;  /* struct resolve.node */
     unsigned n_questions; /* waiting, ready or being told */
@@ -57,11 +71,13 @@ struct dns_socket {
 struct resolver {
     struct loop *loop;
     ares_channel channel;
-    int64_t max_ttl_us, nxdomain_ttl_us;
+    int64_t max_ttl_us, nxdomain_ttl_us, zone_check_us;
+    resolve_gone_cb on_gone;
+    void *gone_arg;
     char *resolv_conf, *servers;
-    struct list entries, ready, sockets;
+    struct list entries, ready, sockets, zones;
     struct task task;
-    struct timer timer;
+    struct timer timer, zone_timer;
     size_t n_waiting;
     bool is_closing;
 };
@@ -182,6 +198,16 @@ static int64_t take_answer(struct entry *en, const struct ares_addrinfo *ai)
     return MAX(ttl_us, (int64_t)TTL_MIN_US);
 }
 
+static void tell_gone(struct entry *en, const struct addr *was, size_t n)
+{
+    struct resolver *r = en->r;
+    if (en->n == 0 || !r->on_gone)
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (!has_addr(en, &was[i]))
+            r->on_gone(r->gone_arg, en->host, &was[i]);
+}
+
 static void make_ready(struct entry *en)
 {
     struct resolver *r = en->r;
@@ -206,7 +232,8 @@ static void on_answer(void *arg, int status, int timeouts,
         loop_defer(r->loop, &r->task);
         return;
     }
-    free(en->at);
+    struct addr *was = en->at;
+    size_t n_was = en->n;
     en->at = NULL;
     en->n = 0;
     en->err = (struct err){0};
@@ -223,6 +250,8 @@ static void on_answer(void *arg, int status, int timeouts,
                                              : ares_strerror(status));
     en->state = ENTRY_KNOWN;
     en->expires_us = loop_now_us(r->loop) + ttl_us;
+    tell_gone(en, was, n_was);
+    free(was);
     make_ready(en);
 }
 
@@ -268,24 +297,143 @@ static void on_task(struct task *t)
     }
 }
 
+/* --- zones --------------------------------------------------------------- */
+
+static struct zone *zone_of(struct resolver *r, const char *host)
+{
+    const char *name = strchr(host, '.');
+    if (!name || !*++name)
+        return NULL;
+    list_for(n, &r->zones)
+    {
+        struct zone *z = list_entry(n, struct zone, node);
+        if (slice_is_nocase(slice_str(z->name), name))
+            return z;
+    }
+    size_t n = strlen(name);
+    struct zone *z = mem_new(sizeof *z + n + 1);
+    memcpy(z->name, name, n);
+    z->r = r;
+    list_push_back(&r->zones, &z->node);
+    return z;
+}
+
+static void free_zone_if_unused(struct zone *z)
+{
+    if (z->n_names || z->is_asked)
+        return;
+    list_remove(&z->node);
+    free(z);
+}
+
+/* Looks up again what is known; those that wait get the new answer. */
+static void renew_names(struct zone *z)
+{
+    list_for(n, &z->r->entries)
+    {
+        struct entry *en = list_entry(n, struct entry, node);
+        if (en->zone == z && en->state == ENTRY_KNOWN)
+            en->state = ENTRY_NEW;
+    }
+    loop_defer(z->r->loop, &z->r->task);
+}
+
+static void take_serial(struct zone *z, uint32_t serial)
+{
+    if (z->has_serial && z->serial != serial) {
+        log_info("zone '%s' serial changed: old=%u new=%u", z->name, z->serial,
+                 serial);
+        renew_names(z);
+    }
+    z->serial = serial;
+    z->has_serial = true;
+}
+
+static void on_soa(void *arg, int status, int timeouts, unsigned char *buf,
+                   int n)
+{
+    struct zone *z = arg;
+    struct ares_soa_reply *soa = NULL;
+    if (z->r->is_closing)
+        return;
+    z->is_asked = false;
+    if (status == ARES_SUCCESS)
+        status = ares_parse_soa_reply(buf, n, &soa);
+    if (status == ARES_SUCCESS)
+        take_serial(z, soa->serial);
+    else
+        log_debug("zone '%s' has no serial: %s", z->name,
+                  ares_strerror(status));
+    if (soa)
+        ares_free_data(soa);
+    free_zone_if_unused(z);
+}
+
+static void set_zone_timer(struct resolver *r)
+{
+    if (r->zone_check_us > 0)
+        timer_set(r->loop, &r->zone_timer,
+                  loop_now_us(r->loop) + r->zone_check_us);
+    else
+        timer_clear(r->loop, &r->zone_timer);
+}
+
+static void on_zone_timer(struct timer *t)
+{
+    struct resolver *r = container_of(t, struct resolver, zone_timer);
+    list_for_safe(n, &r->zones)
+    {
+        struct zone *z = list_entry(n, struct zone, node);
+        if (z->is_asked)
+            continue;
+        z->is_asked = true;
+        ares_query(r->channel, z->name, ns_c_in, ns_t_soa, on_soa, z);
+    }
+    set_timer(r);
+    set_zone_timer(r);
+}
+
+void resolver_for_each_zone(struct resolver *r, resolve_zone_cb cb, void *arg)
+{
+    list_for(n, &r->zones)
+    {
+        const struct zone *z = list_entry(n, struct zone, node);
+        struct resolve_zone row = {z->name, z->serial, z->n_names};
+        cb(arg, &row);
+    }
+}
+
+size_t resolver_n_zones(const struct resolver *r)
+{
+    size_t count = 0;
+    list_for(n, &r->zones) count++;
+    return count;
+}
+
 /* --- entries ------------------------------------------------------------- */
 
 static void free_entry(struct entry *en)
 {
+    if (en->zone) {
+        en->zone->n_names--;
+        free_zone_if_unused(en->zone);
+    }
     list_remove(&en->node);
     free(en->at);
     free(en);
 }
 
-/* Forgets what expired and nobody asks for. */
+/* Forgets what expired and nobody asks for. The names of a zone that is watched
+ * stay, so that a change of theirs is seen. */
 static void sweep(struct resolver *r)
 {
     int64_t now = loop_now_us(r->loop);
+    bool watches = r->zone_check_us > 0;
     list_for_safe(n, &r->entries)
     {
         struct entry *en = list_entry(n, struct entry, node);
         if (en->state == ENTRY_KNOWN && !en->n_questions &&
-            en->expires_us <= now)
+            en->expires_us <= now && !(watches && en->zone))
             free_entry(en);
     }
 }
@@ -309,6 +457,9 @@ static struct entry *new_entry(struct resolver *r, const char *host)
     struct entry *en = mem_new(sizeof *en + n + 1);
     memcpy(en->host, host, n);
     en->r = r;
+    en->zone = zone_of(r, en->host);
+    if (en->zone)
+        en->zone->n_names++;
     list_init(&en->waiting);
     list_push_front(&r->entries, &en->node);
     return en;
@@ -439,12 +590,17 @@ int resolver_new(struct resolver **out, struct loop *loop,
     r->loop = loop;
     r->max_ttl_us = o->max_ttl_us;
     r->nxdomain_ttl_us = o->nxdomain_ttl_us;
+    r->zone_check_us = o->zone_check_us;
+    r->on_gone = o->on_gone;
+    r->gone_arg = o->arg;
+    list_init(&r->zones);
     list_init(&r->entries);
     list_init(&r->ready);
     list_init(&r->sockets);
     list_init(&r->task.node);
     r->task.run = on_task;
     r->timer.on_fire = on_timer;
+    r->zone_timer.on_fire = on_zone_timer;
     take_strings(r, o);
     int rc = open_channel(&r->channel, r, o, e);
     if (rc) {
@@ -453,6 +609,7 @@ int resolver_new(struct resolver **out, struct loop *loop,
         free(r);
         return rc;
     }
+    set_zone_timer(r);
     *out = r;
     return 0;
 }
@@ -472,6 +629,11 @@ void resolver_free(struct resolver *r)
     ares_destroy(r->channel);
     loop_cancel(&r->task);
     timer_clear(r->loop, &r->timer);
+    timer_clear(r->loop, &r->zone_timer);
+    list_for(n, &r->zones)
+    {
+        list_entry(n, struct zone, node)->is_asked = false;
+    }
     drop_questions(&r->ready);
     while (!list_empty(&r->entries)) {
         struct list *n = list_first(&r->entries);
@@ -479,6 +641,7 @@ void resolver_free(struct resolver *r)
         drop_questions(&en->waiting);
         free_entry(en);
     }
+    list_for_safe(n, &r->zones) free(list_entry(n, struct zone, node));
     free(r->resolv_conf);
     free(r->servers);
     free(r);
@@ -503,5 +666,9 @@ int resolver_reconfigure(struct resolver *r, const struct resolver_options *o,
     }
     r->max_ttl_us = o->max_ttl_us;
     r->nxdomain_ttl_us = o->nxdomain_ttl_us;
+    if (r->zone_check_us != o->zone_check_us) {
+        r->zone_check_us = o->zone_check_us;
+        set_zone_timer(r);
+    }
     return 0;
 }

@@ -12,9 +12,16 @@
 struct resolver;
 struct resolve; /* one question */
 
+/* The name has other addresses now, at no longer among them. */
+typedef void (*resolve_gone_cb)(void *arg, const char *host,
+                                const struct addr *at);
+
 struct resolver_options {
     int64_t max_ttl_us;      /* dns_max_ttl: longest time an answer is kept */
     int64_t nxdomain_ttl_us; /* dns_nxdomain_ttl: same for failures */
+    int64_t zone_check_us;   /* dns_zone_check_period; 0: never */
+    resolve_gone_cb on_gone; /* may be NULL; not from inside our calls */
+    void *arg;
     const char *resolv_conf; /* NULL or "": the system's */
     /* "127.0.0.1:5300" in place of what resolv_conf says; for tests. */
     const char *servers;
@@ -54,6 +61,17 @@ struct resolve_entry {
 };
 typedef void (*resolve_entry_cb)(void *arg, const struct resolve_entry *e);
 void resolver_for_each(struct resolver *r, resolve_entry_cb cb, void *arg);
+
+/* What follows the first dot of a name. When the serial number of its SOA
+ * record changes, all its names are looked up again. */
+struct resolve_zone {
+    const char *name;
+    uint32_t serial; /* 0: not known */
+    unsigned n_names;
+};
+typedef void (*resolve_zone_cb)(void *arg, const struct resolve_zone *z);
+void resolver_for_each_zone(struct resolver *r, resolve_zone_cb cb, void *arg);
+size_t resolver_n_zones(const struct resolver *r);
 
 /* Names in the cache, questions waiting. */
 size_t resolver_n_cached(const struct resolver *r);

@@ -14,6 +14,7 @@
 #include "net/tls.h"
 #include "pg/pg_startup.h"
 #include "pool/impl.h"
+#include "pool/shard_dns.h"
 #include "pool/suspend.h"
 
 enum { AUTH_CACHE_MAX = 1024, TEXT_MAX = 64 << 20 };
@@ -38,18 +39,22 @@ int shard_new(struct shard **out, struct shared *shared, int index,
     return 0;
 }
 
-static struct resolver_options resolver_options_of(const struct conf *conf)
+static struct resolver_options resolver_options_of(struct shard *sh)
 {
+    const struct conf *conf = sh->conf;
     return (struct resolver_options){
         .max_ttl_us = conf->dns_max_ttl_us,
         .nxdomain_ttl_us = conf->dns_nxdomain_ttl_us,
+        .zone_check_us = conf->dns_zone_check_period_us,
+        .on_gone = shard_address_gone,
+        .arg = sh,
         .resolv_conf = conf->resolv_conf,
     };
 }
 
 int shard_start(struct shard *sh, struct loop *loop, struct err *e)
 {
-    struct resolver_options o = resolver_options_of(sh->conf);
+    struct resolver_options o = resolver_options_of(sh);
     sh->loop = loop;
     int rc = resolver_new(&sh->resolver, loop, &o, e);
     if (rc)
@@ -233,7 +238,7 @@ void shard_set_conf(struct shard *sh, struct conf *conf,
             pool_dispatch_later(p);
     }
     if (sh->resolver) {
-        struct resolver_options o = resolver_options_of(conf);
+        struct resolver_options o = resolver_options_of(sh);
         if (resolver_reconfigure(sh->resolver, &o, &e))
             log_error("resolver: %s", e.text);
     }
@@ -596,6 +601,7 @@ void shard_get_counts(struct shard *sh, struct shard_counts *out)
     }
     if (sh->resolver) {
         out->dns_names = resolver_n_cached(sh->resolver);
+        out->dns_zones = resolver_n_zones(sh->resolver);
         out->dns_pending = resolver_n_waiting(sh->resolver);
     }
 }

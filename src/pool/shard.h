@@ -160,7 +160,7 @@ struct shard_counts {
     int64_t cpu_us;
     int load_permille;  /* of a processor, lately */
     int64_t maxwait_us; /* of the client that waits longest now */
-    size_t dns_names, dns_pending;
+    size_t dns_names, dns_zones, dns_pending;
     size_t client_size, server_size, pool_size; /* of one, without buffers */
     size_t buffer_bytes, spare_bytes; /* held for somebody, kept for reuse */
 };

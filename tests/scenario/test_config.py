@@ -607,17 +607,3 @@ def test_version_and_help(binary, target):
                              stderr=subprocess.STDOUT, timeout=20)
         assert got.returncode == 0
         assert word.encode() in got.stdout
-
-
-def test_option_not_in_force_is_named_once(make_pooler, target):
-    if target != "pgbraid":
-        pytest.skip("pgbraid's own warning")
-    p = make_pooler({"dns_zone_check_period": 5, "tcp_keepidle": 30},
-                    start=False)
-    p.write_ini()
-    p.start()
-    with p.wire() as w:
-        w.ok("SELECT 1")
-    lines = [line for line in p.log().split("\n")
-             if "dns_zone_check_period" in line]
-    assert len(lines) <= 1

@@ -704,3 +704,41 @@ def test_listen_backlog_and_tcp_defer_accept(make_pooler, defer):
                                 socket.TCP_DEFER_ACCEPT) > 0))
         sock.close()
     assert found and set(found) == {(37, bool(defer))}
+
+
+@pytest.fixture
+def dns():
+    import fakedns
+    try:
+        server = fakedns.FakeDns("db.zone.test", "127.0.0.1")
+    except OSError as e:
+        pytest.skip("no name server of our own on port 53: %s" % e)
+    yield server
+    server.close()
+
+
+def test_dns_zone_check_period(make_pooler, dns, cluster):
+    """A new serial has the zone's names looked up again, long before they
+    expire; connections to an address that is gone go."""
+    p = make_pooler({"dns_zone_check_period": 0.2, "dns_max_ttl": 3600},
+                    databases={"db1": "host=db.zone.test port=%d" %
+                               cluster.port}, start=False)
+    p.write_ini(resolv_conf=p.file("resolv.conf",
+                                   "nameserver %s\n" % dns.ip))
+    p.start()
+    with p.wire() as w:
+        w.ok("SELECT 1")
+        row, = [r for r in p.show("DNS_ZONES") if r["zonename"] == "zone.test"]
+        assert row["count"] == "1"
+        dns.asked.clear()
+        assert dns.asked.wait(10)
+        procs.wait_for(lambda: p.show("DNS_ZONES")[0]["serial"] == "1", 10,
+                       "the serial")
+        assert len(p.servers()) == 1
+        dns.address = "127.0.0.9"
+        dns.serial = 2
+        p.wait_log(r"zone 'zone.test' serial changed: old=1 new=2")
+        procs.wait_for(lambda: not p.servers(), 10, "the old address's end")
+        row, = [r for r in p.show("DNS_HOSTS") if r["hostname"] == dns.host]
+        assert row["addrs"] == "127.0.0.9"
+        assert row["ttl"] and int(row["ttl"]) > 15

@@ -149,6 +149,19 @@ size_t resolver_n_cached(const struct resolver *r)
     return 0;
 }
 
+size_t resolver_n_zones(const struct resolver *r)
+{
+    return 0;
+}
+
+void resolver_for_each(struct resolver *r, resolve_entry_cb cb, void *arg)
+{
+}
+
+void resolver_for_each_zone(struct resolver *r, resolve_zone_cb cb, void *arg)
+{
+}
+
 size_t resolver_n_waiting(const struct resolver *r)
 {
     return 0;

@@ -191,6 +191,10 @@ void shard_each_dns(struct shard *sh, resolve_entry_cb cb, void *arg)
 {
 }
 
+void shard_each_zone(struct shard *sh, resolve_zone_cb cb, void *arg)
+{
+}
+
 void shard_get_counts(struct shard *sh, struct shard_counts *out)
 {
     memset(out, 0, sizeof(*out));

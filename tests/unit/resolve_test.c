@@ -16,7 +16,13 @@
 
 /* --- the name server ----------------------------------------------------- */
 
-enum { TYPE_A = 1, TYPE_AAAA = 28, RCODE_NXDOMAIN = 3, MESSAGE_MAX = 4096 };
+enum {
+    TYPE_A = 1,
+    TYPE_SOA = 6,
+    TYPE_AAAA = 28,
+    RCODE_NXDOMAIN = 3,
+    MESSAGE_MAX = 4096
+};
 
 struct query {
     uint8_t text[MESSAGE_MAX]; /* header and question, then the answers */
@@ -31,6 +37,8 @@ static struct {
     struct io udp, tcp, conn;
     int port;
     int n_queries, n_tcp;
+    uint8_t serial; /* of zone.test; its host's address ends with it */
+    int n_soa;
 } server;
 
 static bool parse_query(struct query *q, const uint8_t *p, size_t n)
@@ -78,6 +86,15 @@ static void answer_a(struct query *q, uint8_t last, uint32_t ttl)
     answer(q, TYPE_A, ip, sizeof ip, ttl);
 }
 
+/* Two empty names, five numbers; the first is the serial. */
+static void answer_soa(struct query *q)
+{
+    uint8_t soa[22] = {0, 0, 0, 0, 0, server.serial};
+    answer(q, TYPE_SOA, soa, sizeof soa, 60);
+    /* A new version is there when the next question comes. */
+    server.serial = ++server.n_soa < 3 ? 1 : 2;
+}
+
 /* False: says nothing. */
 static bool fill_answer(struct query *q, bool by_tcp)
 {
@@ -94,6 +111,10 @@ static bool fill_answer(struct query *q, bool by_tcp)
                 answer_a(q, i, 60);
         else
             q->text[2] |= 2; /* TC: ask by TCP */
+    } else if (strcmp(q->name, "host.zone.test") == 0) {
+        answer_a(q, server.serial, 60);
+    } else if (strcmp(q->name, "zone.test") == 0) {
+        answer_soa(q);
     } else if (strcmp(q->name, "mute.test") == 0) {
         return false;
     } else if (strcmp(q->name, "empty.test") != 0) {
@@ -468,6 +489,75 @@ static void reload_asks_again(void **state)
     close(mute);
 }
 
+static struct addr gone;
+
+static void on_gone(void *arg, const char *host, const struct addr *at)
+{
+    assert_ptr_equal(arg, &gone);
+    assert_string_equal(host, "host.zone.test");
+    gone = *at;
+    loop_stop(w.loop);
+}
+
+static void see_zone(void *arg, const struct resolve_zone *z)
+{
+    assert_string_equal(z->name, "zone.test");
+    assert_int_equal(z->n_names, 1);
+    *(uint32_t *)arg = z->serial;
+}
+
+static void see_entry(void *arg, const struct resolve_entry *e)
+{
+    assert_string_equal(e->host, "host.zone.test");
+    assert_int_equal(e->n, 1);
+    *(struct addr *)arg = e->at[0];
+}
+
+static void wait_for_news(void)
+{
+}
+
+/* A new serial has the names looked up again, long before they expire. */
+static void watches_zones(void **state)
+{
+    struct err e;
+    struct addr now;
+    uint32_t serial = 0;
+    char servers[40], text[ADDR_TEXT_MAX];
+    world_init(1, 1);
+    resolver_free(w.r);
+    server.serial = 1;
+    snprintf(servers, sizeof servers, "127.0.0.1:%d", server.port);
+    struct resolver_options o = {.max_ttl_us = 15000000,
+                                 .nxdomain_ttl_us = 15000000,
+                                 .zone_check_us = 10000,
+                                 .on_gone = on_gone,
+                                 .arg = &gone,
+                                 .resolv_conf = resolv_conf,
+                                 .servers = servers};
+    assert_int_equal(resolver_new(&w.r, w.loop, &o, &e), 0);
+    w.n_wanted = 1;
+    w.when_done = wait_for_news;
+    ask(0, "host.zone.test");
+    alarm(20);
+    loop_run(w.loop);
+    assert_true(result_has(0, "10.0.0.1"));
+    addr_host_text(&gone, text, sizeof text);
+    assert_string_equal(text, "10.0.0.1");
+    resolver_for_each(w.r, see_entry, &now);
+    addr_host_text(&now, text, sizeof text);
+    assert_string_equal(text, "10.0.0.2");
+    resolver_for_each_zone(w.r, see_zone, &serial);
+    assert_int_equal(serial, 2);
+    assert_int_equal(resolver_n_zones(w.r), 1);
+    o.zone_check_us = 0;
+    assert_int_equal(resolver_reconfigure(w.r, &o, &e), 0);
+    w.n_wanted++;
+    w.when_done = NULL;
+    ask(1, "one.test");
+    run();
+}
+
 static int make_file(void **state)
 {
     int fd = mkstemp(resolv_conf);
@@ -492,6 +582,7 @@ int main(void)
         cmocka_unit_test(lists_and_flushes),
         cmocka_unit_test(canceled_questions_get_no_answer),
         cmocka_unit_test(reload_asks_again),
+        cmocka_unit_test(watches_zones),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }
