@@ -152,3 +152,89 @@ def test_extended_protocol_of_the_console(both):
     if not said[0]:
         pytest.skip("1.18 has no extended protocol there")
     assert said[0] == said[1]
+
+
+# What is added to a good file; loaded or refused by both.
+TEXTS = [
+    "[pgbouncer]\npool_mode = nonsense",
+    "[pgbouncer]\npool_mode = Session",
+    "[pgbouncer]\nquery_timeout = 1.5",
+    "[pgbouncer]\nquery_timeout = 5s",
+    "[pgbouncer]\nquery_timeout = abc",
+    "[pgbouncer]\nquery_timeout = -1",
+    "[pgbouncer]\nmax_client_conn = abc",
+    "[pgbouncer]\nmax_client_conn = 10x",
+    "[pgbouncer]\nno_such_key = 1",
+    "[pgbouncer]\nno equals sign",
+    "[pgbouncer]\nauth_type = nonsense",
+    "[pgbouncer]\nauth_type = TRUST",
+    "[pgbouncer]\nsyslog_facility = nonsense",
+    "[pgbouncer]\nclient_tls_sslmode = nonsense",
+    "[pgbouncer]\nserver_tls_protocols = nonsense",
+    "[pgbouncer]\nlog_connections = yes",
+    "[pgbouncer]\nlog_connections = maybe",
+    "[pgbouncer]\nlog_connections = ON",
+    "[pgbouncer]\nunix_socket_mode = 0888",
+    "[pgbouncer]\nignore_startup_parameters = a, ,b",
+    "[pgbouncer]\nserver_check_query =",
+    "[pgbouncer]\n; a comment\n# another\n\n   # a third",
+    "[pgbouncer]\n  query_timeout   =   3   ",
+    "[pgbouncer]\nadmin_users = *",
+    "[nothing]\na = 1",
+    "[databases\na = host=x",
+    "[databases]\nx = host=a",
+    "[databases]\nx =",
+    "[databases]\nx = host",
+    "[databases]\nx = host=a unknown=1",
+    "[databases]\nx = host=a port=abc",
+    "[databases]\nx = host=a,b,c port=5432,5433,5434",
+    "[databases]\nx = host='a b'",
+    "[databases]\nx = host=a password='it''s'",
+    "[databases]\nx = host=a password='open",
+    "[databases]\nx = host=a pool_size=abc",
+    "[databases]\nx = host=a pool_mode=nonsense",
+    "[databases]\nx = host=a connect_query='select ''a'''",
+    "[databases]\n\"a b\" = host=a",
+    "[databases]\n* = host=a",
+    "[databases]\npgbouncer = host=a",
+    "[databases]\nx = host=/tmp",
+    "[users]\nu = pool_mode=nonsense",
+    "[users]\nu = unknown=1",
+    "[users]\nu = max_user_connections=5",
+    "%include /nonexistent.ini",
+]
+
+
+# docs/migration.md says why.
+DELIBERATE = {
+    "[pgbouncer]\nsyslog_facility = nonsense": "a mistake that it overlooks",
+    "[databases]\nx = host=a pool_size=abc": "a mistake that it overlooks",
+    "[pgbouncer]\nserver_tls_protocols = nonsense": "1.18 overlooks it",
+    "[pgbouncer]\nlog_connections = yes": "a number there",
+    "[pgbouncer]\nlog_connections = ON": "a number there",
+    "[databases]\n\"a b\" = host=a": "no such names there",
+}
+
+
+def loads(make_pooler, program, text):
+    p = make_pooler(program=program, start=False, extra=text + "\n")
+    p.spawn()
+    procs.wait_for(lambda: p.proc.poll() is not None or
+                   "process up" in p.log(), 20, "an end or a beginning")
+    if p.proc.poll() is None:
+        p.stop()
+        return True
+    p.wait_exit()
+    return False
+
+
+@pytest.mark.slow
+def test_same_files_load(both, make_pooler):
+    theirs, ours = both
+    program = ("pgbouncer", theirs.binary)
+    differ = []
+    for text in TEXTS:
+        got = loads(make_pooler, program, text), loads(make_pooler, None, text)
+        if got[0] != got[1] and text not in DELIBERATE:
+            differ.append((text, "loads" if got[0] else "is refused"))
+    assert not differ, "\n".join("%r: %s there, not here" % d for d in differ)
