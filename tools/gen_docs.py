@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: ISC
 # Copyright (c) 2026 The pgbraid authors
-"""Writes docs/configuration.md from the option tables of src/conf.
+"""Writes docs/configuration.md from the option tables of src/conf, and
+docs/metrics.md from src/admin/metric.def.
 
-  tools/gen_docs.py           writes the page
-  tools/gen_docs.py --check   fails when the page is not what it would write
+  tools/gen_docs.py           writes the pages
+  tools/gen_docs.py --check   fails when a page is not what it would write
 """
 
 import ast
@@ -15,6 +16,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONF = ROOT / "src" / "conf"
 PAGE = ROOT / "docs" / "configuration.md"
+ADMIN = ROOT / "src" / "admin"
+METRICS_PAGE = ROOT / "docs" / "metrics.md"
 
 INTRO = """\
 # Configuration
@@ -68,6 +71,57 @@ reload names those that the file has changed. All others follow `RELOAD` and
 can be changed on the console with `SET`, until the next reload. An option that
 is **not in force yet** is accepted and has no effect; one warning at start
 names all of them.
+"""
+
+METRICS_INTRO = """\
+# Metrics
+
+<!-- Written by tools/gen_docs.py from src/admin/metric.def: change that, or the
+text in the script, instead. -->
+
+    [pgbouncer]
+    metrics_listen_addr = 127.0.0.1
+    metrics_listen_port = 9632
+
+    # prometheus.yml
+    scrape_configs:
+      - job_name: pgbraid
+        static_configs:
+          - targets: [pooler.example.com:9632]
+
+- `GET /metrics` is the page for Prometheus (text format 0.0.4).
+- `GET /healthz` is `200 ok`, or `200 paused` after PAUSE, when every worker has
+  answered; `503` once the process has begun to end. It does not look at the
+  servers.
+
+Nothing is served unless `metrics_listen_addr` is set, and there is no password:
+the page names databases and users, and tells how much they do, but no address,
+statement or secret. Bind it to this machine or to a network that you trust. Both
+options are fixed at start. What reaches the listener cannot hold the pooler up:
+it has a thread of its own, at most 32 connections, 16 from one address, and
+closes idle ones after ten seconds. A scrape goes from worker to worker as one
+message, as SHOW POOLS does.
+
+After a rolling restart with `so_reuseport = 1` both processes have the port for
+a while; the old one leaves it as soon as it waits for its end.
+
+Counters begin at 0 with the process. Those of a database go on when its pools
+are forgotten (`pool_idle_timeout`); a database that came by the `*` line goes,
+with its counters, after `autodb_idle_timeout`.
+
+[packaging/prometheus/pgbraid.rules.yml](../packaging/prometheus/pgbraid.rules.yml)
+has alerts to begin with; [operations.md](operations.md#monitoring) says which
+metric answers which question. Exporters for PgBouncer work, too, since the
+console is PgBouncer's.
+
+## All of them
+
+A histogram has `_bucket` (by `le`, from 0.0001 to 60 seconds), `_sum` and
+`_count`. QUIC's are there when it is built in. A byte of a name that is no UTF-8
+is shown as `\\x` and two digits.
+
+| metric | type | labels | is |
+| --- | --- | --- | --- |
 """
 
 SECTIONS = {
@@ -130,8 +184,8 @@ def value(arg):
     return "".join(ast.literal_eval(p) for p in pieces)
 
 
-def rows(file, macro):
-    text = (CONF / file).read_text()
+def rows(file, macro, folder=CONF):
+    text = (folder / file).read_text()
     found = re.finditer(r"^%s\(" % macro, text, re.M)
     return [[value(a) for a in split_args(text[m.end():])] for m in found]
 
@@ -208,6 +262,15 @@ def section(macro):
     return "".join(out)
 
 
+def metrics():
+    out = []
+    for _, kind, name, labels, text in rows("metric.def", "METRIC", ADMIN):
+        labels = ", ".join("`%s`" % w for w in labels.split(", ") if w)
+        out.append("| `%s` | %s | %s | %s |\n" % (
+            name, kind.lower(), labels, text))
+    return METRICS_INTRO + "".join(out)
+
+
 def check_groups():
     known = {g for g, _ in rows("group.def", "GROUP")}
     for row in rows("option.def", "OPT"):
@@ -217,15 +280,18 @@ def check_groups():
 
 def main():
     check_groups()
-    page = INTRO + options() + "".join(section(m) for m in SECTIONS)
+    pages = {PAGE: INTRO + options() + "".join(map(section, SECTIONS)),
+             METRICS_PAGE: metrics()}
     if sys.argv[1:] == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text() != page:
-            sys.exit("docs/configuration.md is stale: run tools/gen_docs.py")
+        for path, page in pages.items():
+            if not path.exists() or path.read_text() != page:
+                sys.exit("docs/%s is stale: run tools/gen_docs.py" % path.name)
         return
     if sys.argv[1:]:
         sys.exit(__doc__)
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page)
+    for path, page in pages.items():
+        path.write_text(page)
 
 
 if __name__ == "__main__":

@@ -32,22 +32,6 @@ void stats_fini(struct stats_set *set)
     memset(set, 0, sizeof(*set));
 }
 
-static void add(struct pool_stats *to, const struct pool_stats *s)
-{
-    to->xact_count += s->xact_count;
-    to->query_count += s->query_count;
-    to->server_assignment_count += s->server_assignment_count;
-    to->received += s->received;
-    to->sent += s->sent;
-    to->xact_time_us += s->xact_time_us;
-    to->query_time_us += s->query_time_us;
-    to->wait_time_us += s->wait_time_us;
-    to->client_parse_count += s->client_parse_count;
-    to->server_parse_count += s->server_parse_count;
-    to->bind_count += s->bind_count;
-    to->client_login_count += s->client_login_count;
-}
-
 void stats_values(const struct pool_stats *s, uint64_t out[STATS_COUNTERS])
 {
     const uint64_t v[STATS_COUNTERS] = {
@@ -102,7 +86,7 @@ static struct stats_row *find_or_add(struct stats_set *set,
 
 static void collect_pool(void *arg, const struct pool_view *v)
 {
-    add(&find_or_add(arg, v->rec->db)->sum, &v->stats);
+    pool_stats_add(&find_or_add(arg, v->rec->db)->sum, &v->stats);
 }
 
 void stats_collect(struct stats_set *set, struct shard *sh)
@@ -114,7 +98,7 @@ void stats_sum(const struct stats_set *set, struct pool_stats *out)
 {
     memset(out, 0, sizeof(*out));
     for (int i = 0; i < set->n; i++)
-        add(out, &set->rows[i].sum);
+        pool_stats_add(out, &set->rows[i].sum);
 }
 
 /* -------------------------------------------------------------- averages */

@@ -38,7 +38,8 @@ struct app {
     struct shared *shared;
     struct team *team;
     struct listeners *listeners;
-    struct quic_listeners *quic; /* NULL: not configured */
+    struct quic_listeners *quic;  /* NULL: not configured */
+    struct metrics_http *metrics; /* NULL: not configured */
     struct signals signals;
 
     struct timer users_timer; /* reload.c */

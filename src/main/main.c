@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "admin/metrics.h"
 #include "auth/userdb.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -19,6 +20,7 @@
 #include "main/app.h"
 #include "main/crash.h"
 #include "main/edge_main.h"
+#include "main/metrics_http.h"
 #include "main/multipath.h"
 #include "main/notify.h"
 #include "main/pidfile.h"
@@ -164,6 +166,8 @@ static int prepare(struct app *app, struct err *e)
         rc = quic_listeners_open(&app->quic, app->conf,
                                  count_workers(app->conf), e);
     if (rc == 0)
+        rc = metrics_http_open(&app->metrics, app->conf, e);
+    if (rc == 0)
         rc = daemon_become(&app->user, e);
     return rc ? rc : multipath_check_rights(app->conf, e);
 }
@@ -268,6 +272,9 @@ static int start(struct app *app, struct err *e)
         rc = listeners_start(app->listeners, app->loop, app->team, e);
     if (rc == 0)
         quic_listeners_start(app->quic, app->team);
+    metrics_note_reload(true);
+    if (rc == 0)
+        rc = metrics_http_start(app->metrics, app, e);
     return rc;
 }
 
@@ -288,6 +295,8 @@ static void say_up(struct app *app)
 
 static void tear_down(struct app *app)
 {
+    metrics_http_close(app->metrics);
+    metrics_http_free(app->metrics);
     if (app->team)
         team_free(app->team);
     listeners_free(app->listeners);
@@ -352,7 +361,7 @@ static int check_tls(const struct conf *c, struct err *e)
 static int check_host(const char *file)
 {
     static int (*const checks[])(const struct conf *c, struct err *e) = {
-        check_multipath, check_tls, quic_listeners_check};
+        check_multipath, check_tls, quic_listeners_check, metrics_http_check};
     struct conf *c;
     struct err e;
     int mistakes = 0;

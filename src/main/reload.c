@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "admin/metrics.h"
 #include "base/log.h"
 #include "main/app.h"
 #include "main/crash.h"
@@ -117,6 +118,7 @@ int reload_file(struct app *app, reload_done_cb on_done, void *arg,
     int rc = conf_reload(app->conf, &conf, e);
     if (rc == 0)
         rc = put_in_force(app, conf, false, on_done, arg, e);
+    metrics_note_reload(rc == 0);
     if (rc)
         log_error("cannot reload: %s; the old configuration stays in force",
                   e->text);

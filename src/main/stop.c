@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "main/app.h"
+#include "main/metrics_http.h"
 #include "main/notify.h"
 #include "main/supervisor.h"
 
@@ -49,6 +50,7 @@ static void end(struct app *app)
     app->stop_limit.on_fire = on_limit;
     timer_set(app->loop, &app->stop_limit,
               loop_now_us(app->loop) + END_LIMIT_US);
+    metrics_http_close(app->metrics);
     team_gather(app->team, app->loop, close_listeners, end_loop, app);
 }
 
@@ -115,6 +117,7 @@ static void wait_for(struct app *app, enum shutdown_mode mode)
     notify_stopping();
     supervisor_tell_stopping(app);
     listeners_close_tcp(app->listeners);
+    metrics_http_drain(app->metrics);
     quic_listeners_drain(app->quic);
     app->stop_timer.on_fire = on_poll;
     set_poll(app);

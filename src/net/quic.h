@@ -242,4 +242,13 @@ void quic_host_each(struct quic_host *h,
                     void (*cb)(void *arg, const struct quic_conn_view *v),
                     void *arg);
 
+/* Since the host was made, over all its connections. */
+struct quic_totals {
+    uint64_t full, resumed, failed; /* handshakes */
+    uint64_t refused, retries;      /* of strangers */
+    uint64_t bytes_in, bytes_out, packets_in, packets_out, sends;
+    uint64_t rebindings;
+};
+void quic_host_totals(const struct quic_host *h, struct quic_totals *out);
+
 #endif

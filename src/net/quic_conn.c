@@ -275,6 +275,10 @@ static int on_handshake_done(ngtcp2_conn *q, void *arg)
         return NGTCP2_ERR_CALLBACK_FAILURE;
     }
     c->state = QUIC_CONN_UP;
+    if (c->who.is_resumed)
+        c->host->totals.resumed++;
+    else
+        c->host->totals.full++;
     end_half_open(c);
     if (c->is_server)
         send_token(c);
@@ -560,6 +564,7 @@ void quic_conn_destroy(struct quic_conn *c)
     if (c->is_counted)
         quic_shared_leave(c->socket->listener->p.shared, &c->counted);
     timer_clear(c->host->loop, &c->timer);
+    quic_host_keep_counts(c);
     list_remove(&c->node_dirty);
     list_remove(&c->node);
     forget_cids(c);
@@ -605,6 +610,7 @@ static void linger(struct quic_conn *c, enum quic_conn_state state)
     bool was_up = c->state == QUIC_CONN_UP;
     int64_t pto_us = (int64_t)(ngtcp2_conn_get_pto(c->q) / NGTCP2_MICROSECONDS);
     if (!was_up) {
+        c->host->totals.failed++;
         log_refusal(c);
         if (c->memory)
             quic_memory_clear(c->memory);

@@ -78,6 +78,7 @@ static void ask_again(struct quic_socket *s, const ngtcp2_path *path,
         path->remote.addr, path->remote.addrlen, &scid, &hd->dcid, quic_now());
     if (n <= 0)
         return;
+    s->host->totals.retries++;
     answer(s, path, packet,
            ngtcp2_crypto_write_retry(packet, sizeof packet, hd->version,
                                      &hd->scid, &scid, &hd->dcid, token,
@@ -88,6 +89,7 @@ static void refuse(struct quic_socket *s, const ngtcp2_path *path,
                    const ngtcp2_pkt_hd *hd, const char *why)
 {
     uint8_t packet[ANSWER_MAX];
+    s->host->totals.refused++;
     if (!quic_socket_may_tell(s))
         return;
     answer(s, path, packet,

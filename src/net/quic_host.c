@@ -177,3 +177,28 @@ void quic_host_each(struct quic_host *h,
         }
     }
 }
+
+static void add_traffic(struct quic_totals *t, const struct quic_conn *c)
+{
+    t->bytes_in += c->bytes_in;
+    t->bytes_out += c->bytes_out;
+    t->packets_in += c->packets_in;
+    t->packets_out += c->packets_out;
+    t->sends += c->sends;
+    t->rebindings += c->rebindings;
+}
+
+void quic_host_keep_counts(const struct quic_conn *c)
+{
+    add_traffic(&c->host->totals, c);
+}
+
+void quic_host_totals(const struct quic_host *h, struct quic_totals *out)
+{
+    *out = h->totals;
+    for (struct list *i = h->sockets.next; i != &h->sockets; i = i->next) {
+        struct quic_socket *s = list_entry(i, struct quic_socket, node);
+        list_for(k, &s->conns)
+            add_traffic(out, list_entry(k, struct quic_conn, node));
+    }
+}

@@ -143,9 +143,13 @@ struct quic_host {
     struct quic_chunks chunks;
     struct quic_host_counts counts;
     char *rx, *tx;
+    struct quic_totals totals; /* traffic: of connections that are gone */
 };
 
 void quic_host_wake(struct quic_host *h);
+
+/* c is about to go: what it counted stays. */
+void quic_host_keep_counts(const struct quic_conn *c);
 
 /* --- listener ---------------------------------------------------------------
  */

@@ -509,6 +509,7 @@ void cancel_request(struct client *c, uint32_t pid, struct slice key)
                      .requester = c->id,
                      .hops = sh->shared->n_shards,
                      .start_us = shard_now(sh)};
+    sh->tally.cancel_requests++;
     if (key.n < 4 || key.n > CANCEL_KEY_SIZE) {
         client_drop(c, "bad cancel request");
         return;

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include "base/log.h"
+#include "net/mptcp.h"
 #include "net/tls.h"
 #include "pool/impl.h"
 
@@ -343,6 +344,7 @@ void client_close(struct client *c, const char *sqlstate, const char *fmt, ...)
     vsnprintf(why, sizeof why, fmt, ap);
     va_end(ap);
     struct pgbuf *b = &c->shard->text;
+    tally_end(&c->shard->tally, sqlstate, c->state == CLIENT_LOGIN);
     pgbuf_reset(b);
     pg_put_error(b, "FATAL", sqlstate, why);
     if (!c->server || !link_is_amid_reply(c->server))
@@ -383,6 +385,11 @@ struct client *client_accept(struct shard *sh, int fd, const struct addr *peer,
         free(c);
         return NULL;
     }
+    sh->tally.accepted_sockets++;
+    if (sh->conf->listen_mptcp && !addr_is_unix(peer)) {
+        c->uses_mptcp = mptcp_use_of(fd) == MPTCP_USED;
+        sh->tally.mptcp_clients += c->uses_mptcp;
+    }
     count_client(c);
     return c;
 }
@@ -394,6 +401,7 @@ struct client *client_accept_stream(struct shard *sh, struct stream *st,
     client_login_is_secured(c);
     c->stream = st;
     stream_set_owner(st, &client_handler, c);
+    sh->tally.accepted_streams++;
     count_client(c);
     return c;
 }

@@ -119,6 +119,7 @@ int client_login_settings(const struct client *c,
 static void send_welcome(struct client *c)
 {
     struct pgbuf *b = &c->shard->text;
+    c->shard->tally.logins++;
     pgbuf_reset(b);
     pg_put_auth(b, PG_AUTH_OK);
     pg_params_put_all(c->params, b);
@@ -193,7 +194,9 @@ static void leave_waiting(struct client *c)
     struct pool *p = c->pool;
     list_remove(&c->node_pool);
     p->n_login_waiting--;
-    p->stats.wait_time_us += (uint64_t)(shard_now(c->shard) - c->wait_us);
+    int64_t waited_us = shard_now(c->shard) - c->wait_us;
+    p->stats.wait_time_us += (uint64_t)waited_us;
+    latency_add(&p->latency->wait, waited_us);
 }
 
 /* The session and its server stay together until one of them ends. */

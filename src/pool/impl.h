@@ -20,10 +20,12 @@
 #include "pg/pg_params.h"
 #include "pg/pg_track.h"
 #include "pg/pg_write.h"
+#include "pool/latency.h"
 #include "pool/outv.h"
 #include "pool/shard.h"
 #include "pool/shared.h"
 #include "pool/statement.h"
+#include "pool/tally.h"
 
 /* Bytes kept of an input until they can be acted on. Empty: no memory. */
 struct inbuf {
@@ -99,6 +101,7 @@ struct client {
     bool is_gone;     /* its connection broke; what it asked for goes on */
     bool is_skipping; /* its batch was canceled: up to the next Sync */
     bool is_chosen;   /* balance.c: to go to another worker */
+    bool uses_mptcp;  /* as of its arrival */
     uint8_t key_n;
     uint8_t key[CANCEL_KEY_MAX]; /* pid and key */
     uint32_t unnamed_seq;        /* raised by every change of unnamed */
@@ -215,9 +218,10 @@ struct pool {
     int64_t evict_asked_us;
     int64_t unused_us; /* since when nothing is in it; 0: something is */
     struct pool_stats stats;
-    struct task dispatch; /* pool_dispatch() from the loop */
-    struct list cancels;  /* cancel.c: on their way to a server, or waiting */
-    int n_cancels;        /* of them on their way */
+    struct latency_set *latency; /* of its database, on this worker */
+    struct task dispatch;        /* pool_dispatch() from the loop */
+    struct list cancels; /* cancel.c: on their way to a server, or waiting */
+    int n_cancels;       /* of them on their way */
 };
 
 /* ----------------------------------------------------------------- shard */
@@ -256,6 +260,7 @@ struct shard {
     bool is_draining;  /* close clients as they become idle */
     bool is_suspended;
     shard_idle_cb on_empty;
+    struct tally tally;
     uint64_t n_lent, n_borrowed;
     struct list logins; /* of struct client_login, the oldest first */
     struct list peers;  /* peers.c */

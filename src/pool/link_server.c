@@ -121,8 +121,10 @@ static void note_ready(struct replying *r)
         return;
     int64_t now = shard_now(c->shard);
     pool->stats.query_count++;
-    if (c->query_us)
+    if (c->query_us) {
         pool->stats.query_time_us += (uint64_t)(now - c->query_us);
+        latency_add(&pool->latency->query, now - c->query_us);
+    }
     c->query_us = r->s->track.count ? now : 0;
     c->request_us = now;
     if (r->s->track.count == 0)
@@ -130,8 +132,10 @@ static void note_ready(struct replying *r)
     if (r->s->track.tx != PG_TX_IDLE)
         return;
     pool->stats.xact_count++;
-    if (c->xact_us)
+    if (c->xact_us) {
         pool->stats.xact_time_us += (uint64_t)(now - c->xact_us);
+        latency_add(&pool->latency->xact, now - c->xact_us);
+    }
     c->xact_us = r->s->track.count ? now : 0;
     if (r->s->track.count == 0)
         r->s->has_barrier_bound = false;

@@ -76,6 +76,7 @@ struct pool *pool_get(struct shard *sh, struct db_rec *db,
     p = mem_new(sizeof *p);
     p->rec = rec;
     p->shard = sh;
+    p->latency = &db->latency[sh->index];
     for (int i = 0; i < SERVER_STATES; i++)
         list_init(&p->servers[i]);
     list_init(&p->waiting);
@@ -101,6 +102,7 @@ void pool_free(struct pool *p)
 {
     loop_cancel(&p->dispatch);
     list_remove(&p->node);
+    pool_stats_add(&p->rec->db->gone[p->shard->index], &p->stats);
     p->rec->pool[p->shard->index] = NULL;
     atomic_fetch_sub(&p->rec->db->n_pools, 1);
     tls_ctx_unref(p->tls);
@@ -214,7 +216,9 @@ static void end_waiting(struct client *c)
     publish_oldest(p);
     if (budget_end_claim(p->shard->shared, p->rec, c->wait_us))
         pool_budget_freed(p->shard);
-    p->stats.wait_time_us += (uint64_t)(shard_now(c->shard) - c->wait_us);
+    int64_t waited_us = shard_now(c->shard) - c->wait_us;
+    p->stats.wait_time_us += (uint64_t)waited_us;
+    latency_add(&p->latency->wait, waited_us);
     if (c->state == CLIENT_WAITING)
         client_set_state(c, CLIENT_IDLE);
 }

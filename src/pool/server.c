@@ -101,6 +101,7 @@ static void broke(struct server *s, const char *how)
 {
     char name[SERVER_NAME_MAX];
     s->is_broken = true;
+    s->pool->shard->tally.servers_lost++;
     if (!s->said_fatal)
         log_warning("%s server conn crashed? (%s)", server_name(s, name), how);
     server_close(s, "server conn crashed?");
@@ -159,6 +160,7 @@ void server_open(struct pool *p, const struct client *for_replication)
     s->replication_client = for_replication ? for_replication->id : 0;
     s->epoch = pool_epoch(p);
     s->id = ++sh->shared->last_server_id;
+    sh->tally.servers_opened++;
     s->connect_us = s->request_us = shard_now(sh);
     s->params = pg_params_empty();
     pg_track_init(&s->track);

@@ -80,6 +80,7 @@ void server_login_fail(struct server *s, const char *sqlstate, const char *text)
     log_warning("%s server login failed: %s", server_name(s, name), why);
     struct client *c = s->is_replication ? replication_client(s) : NULL;
     bool is_replication = s->is_replication;
+    p->shard->tally.servers_failed++;
     server_close(s, "login failed");
     if (c)
         client_login_refuse(c, sqlstate, why);
@@ -458,6 +459,7 @@ static void finish(struct server *s)
     struct pool *p = s->pool;
     const char *query = p->cdb ? p->cdb->connect_query : NULL;
     server_login_free(s);
+    p->shard->tally.servers_logged_in++;
     if (p->shard->conf->log_connections)
         log_connection(s);
     if (s->is_replication) {

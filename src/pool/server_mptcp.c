@@ -69,6 +69,8 @@ int server_check_mptcp(struct server *s, struct err *e)
         return 0;
     enum mptcp_use use = mptcp_use_of(stream_fd(s->stream));
     s->uses_mptcp = use == MPTCP_USED;
+    s->pool->shard->tally.mptcp_servers += s->uses_mptcp;
+    s->pool->shard->tally.mptcp_fallbacks += !s->uses_mptcp;
     if (want == CONF_MPTCP_REQUIRE && use != MPTCP_USED) {
         (void)explain(s, use, e);
         return err_wrap(e, "mptcp = require");
@@ -139,4 +141,40 @@ void server_watch_subflows(struct server *s)
     else if (news == MPTCP_OWN_CHANGED)
         note_subflows(s, own->n,
                       own->n < own->wanted ? mptcp_own_why(own) : NULL);
+}
+
+/* ------------------------------------------------------------------- counts */
+
+static int count_subflows(const struct stream *st)
+{
+    struct mptcp_conn conn;
+    return st && mptcp_read(stream_fd(st), &conn) ? 1 + conn.extra_subflows : 0;
+}
+
+static void count_servers(const struct pool *p, struct shard_mptcp *out)
+{
+    for (int i = 0; i < SERVER_CLOSED; i++)
+        for (struct list *n = p->servers[i].next; n != &p->servers[i];
+             n = n->next) {
+            const struct server *s = list_entry(n, struct server, node);
+            int flows = s->uses_mptcp ? count_subflows(s->stream) : 0;
+            out->servers += flows > 0;
+            out->server_subflows += flows;
+        }
+}
+
+void shard_count_mptcp(struct shard *sh, struct shard_mptcp *out)
+{
+    *out = (struct shard_mptcp){0};
+    list_for(n, &sh->pools)
+        count_servers(list_entry(n, struct pool, node), out);
+    if (!sh->conf->listen_mptcp)
+        return;
+    list_for(n, &sh->clients)
+    {
+        const struct client *c = list_entry(n, struct client, node_all);
+        int flows = c->uses_mptcp ? count_subflows(c->stream) : 0;
+        out->clients += flows > 0;
+        out->client_subflows += flows;
+    }
 }

@@ -129,6 +129,7 @@ bool shard_enter_host(struct shard *sh, const struct addr *peer,
     char text[ADDR_TEXT_MAX];
     if (limits_host_enter(sh->shared, peer, max, host))
         return true;
+    sh->tally.refused_by_address++;
     addr_text(peer, text, sizeof text);
     log_warning("%s: too many connections that have not logged in "
                 "(max_connections_per_address = %d)",
@@ -567,6 +568,11 @@ static size_t count_buffers(const struct pool *p)
             bytes += s->in.cap + (s->stream ? stream_pending(s->stream) : 0);
         }
     return bytes;
+}
+
+const struct tally *shard_tally(const struct shard *sh)
+{
+    return &sh->tally;
 }
 
 void shard_get_counts(struct shard *sh, struct shard_counts *out)

@@ -26,6 +26,7 @@ struct pool_stats {
     uint64_t client_parse_count, server_parse_count, bind_count;
     uint64_t client_login_count;
 };
+void pool_stats_add(struct pool_stats *to, const struct pool_stats *s);
 
 /* The console, which stands above this layer: a client that logs in to the
  * database pgbouncer or pgbraid is handed to it. */
@@ -165,6 +166,16 @@ struct shard_counts {
     size_t buffer_bytes, spare_bytes; /* held for somebody, kept for reuse */
 };
 void shard_get_counts(struct shard *sh, struct shard_counts *out);
+
+struct tally;
+const struct tally *shard_tally(const struct shard *sh);
+
+/* Connections with Multipath TCP, and their subflows; asks the kernel about
+ * each of them. */
+struct shard_mptcp {
+    int clients, client_subflows, servers, server_subflows;
+};
+void shard_count_mptcp(struct shard *sh, struct shard_mptcp *out);
 
 /* --- a console session --------------------------------------------------- */
 

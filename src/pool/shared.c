@@ -7,7 +7,9 @@
 #include "base/clock.h"
 #include "base/rand.h"
 #include "loop/thrpool.h"
+#include "pool/latency.h"
 #include "pool/secret_cache.h"
+#include "pool/shard.h"
 #include "pool/targets.h"
 
 enum {
@@ -86,6 +88,8 @@ static void free_pool_rec(struct pool_rec *p)
 static void free_db_rec(struct db_rec *d)
 {
     free(d->name);
+    free(d->latency);
+    free(d->gone);
     free(d);
 }
 
@@ -185,6 +189,8 @@ struct db_rec *shared_db(struct shared *s, struct slice name)
     if (!d) {
         d = mem_new(sizeof *d);
         d->name = mem_strndup(name.p, name.n);
+        d->latency = new_lines((size_t)s->n_shards * sizeof *d->latency);
+        d->gone = mem_new_array((size_t)s->n_shards, sizeof *d->gone);
         HASH_ADD_KEYPTR(hh, s->dbs, d->name, name.n, d);
         d->next = s->db_list;
         s->db_list = d;

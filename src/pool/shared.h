@@ -23,7 +23,9 @@
 #include "pg/pg_params.h"
 #include "pool/kill.h"
 
+struct latency_set;
 struct loop;
+struct pool_stats;
 struct secret_cache;
 struct thrpool;
 struct pool;
@@ -55,6 +57,8 @@ struct db_rec {
     atomic_bool is_wait_close;     /* reserved for WAIT_CLOSE */
     _Atomic unsigned server_epoch; /* raised by RECONNECT of this one */
     _Atomic unsigned kills;        /* raised by KILL of this one: kill.h */
+    struct latency_set *latency;   /* one a worker, written by it only */
+    struct pool_stats *gone;       /* the same: of its pools that are gone */
     struct db_rec *next;           /* all of them, newest first */
     uint8_t n_sweeps;              /* that found it unused, or retired */
     bool is_retired;
