@@ -11,7 +11,8 @@ enum {
     LOAD_BALANCE,
     TRANSPORT,
     MPTCP,
-    CONGESTION
+    CONGESTION,
+    LOG_FORMAT
 };
 
 static const struct {

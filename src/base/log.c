@@ -16,6 +16,7 @@
 
 #include "base/altstack.h"
 #include "base/clock.h"
+#include "base/log_json.h"
 
 enum {
     LINE_MAX_BYTES = 2048,
@@ -50,7 +51,7 @@ static struct {
     unsigned dropped;
     bool running, stopping, writing;
     int fd; /* log file or -1 */
-    bool to_stderr, to_syslog;
+    bool to_stderr, to_syslog, as_json;
     char *ident; /* openlog() keeps the pointer */
     pthread_t thread;
 } g = {
@@ -87,35 +88,69 @@ static void write_all(int fd, const char *p, size_t n)
     }
 }
 
-static void emit(const struct head *h, const char *text, int fd, bool to_stderr,
-                 bool to_syslog)
+/* Where lines go, as it was when they were taken out of the queue. */
+struct sinks {
+    int fd;
+    bool to_stderr, to_syslog, as_json;
+};
+
+static struct sinks sinks_now(void)
 {
-    char line[LINE_MAX_BYTES + 128];
+    return (struct sinks){g.fd, g.to_stderr, g.to_syslog, g.as_json};
+}
+
+/* A line as people read it: without the marks of its tag. */
+static void copy_plain(char *to, const char *text)
+{
+    for (; *text; text++)
+        if (*text != LOG_MARK)
+            *to++ = *text;
+    *to = 0;
+}
+
+static size_t format_plain(char *line, size_t cap, const struct head *h,
+                           const char *text)
+{
     time_t sec = (time_t)(h->wall_us / 1000000);
     struct tm tm;
     localtime_r(&sec, &tm);
     char when[64], zone[16];
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
     strftime(zone, sizeof zone, "%Z", &tm);
-    int n = snprintf(line, sizeof line, "%s.%03d %s [%d] %s %s\n", when,
+    int n = snprintf(line, cap, "%s.%03d %s [%d] %s %s\n", when,
                      (int)(h->wall_us / 1000 % 1000), zone, (int)getpid(),
                      levels[h->level].name, text);
-    size_t len = MIN((size_t)MAX(n, 0), sizeof line - 1);
-    if (fd >= 0)
-        write_all(fd, line, len);
-    if (to_stderr)
-        write_all(STDERR_FILENO, line, len);
-    if (to_syslog)
-        syslog(levels[h->level].priority, "%s", text);
+    return MIN((size_t)MAX(n, 0), cap - 1);
 }
 
-static void emit_batch(const char *buf, size_t n, unsigned dropped, int fd,
-                       bool to_stderr, bool to_syslog)
+static void emit(const struct head *h, const char *text, const struct sinks *to)
+{
+    char line[LINE_MAX_BYTES * LOG_JSON_PER_BYTE + LOG_JSON_HEAD];
+    char plain[LINE_MAX_BYTES];
+    size_t n;
+    copy_plain(plain, text);
+    if (to->as_json) {
+        const struct log_json_line json = {h->wall_us, levels[h->level].name,
+                                           (int)getpid(), text};
+        n = log_json_put(line, sizeof line, &json);
+    } else {
+        n = format_plain(line, sizeof line, h, plain);
+    }
+    if (to->fd >= 0)
+        write_all(to->fd, line, n);
+    if (to->to_stderr)
+        write_all(STDERR_FILENO, line, n);
+    if (to->to_syslog)
+        syslog(levels[h->level].priority, "%s", plain);
+}
+
+static void emit_batch(const char *buf, size_t n, unsigned dropped,
+                       const struct sinks *to)
 {
     for (size_t at = 0; at < n;) {
         struct head h;
         memcpy(&h, buf + at, sizeof h);
-        emit(&h, buf + at + sizeof h, fd, to_stderr, to_syslog);
+        emit(&h, buf + at + sizeof h, to);
         at += sizeof h + h.size;
     }
     if (dropped) {
@@ -123,7 +158,7 @@ static void emit_batch(const char *buf, size_t n, unsigned dropped, int fd,
         snprintf(text, sizeof text, "log: %u lines dropped, writing too slow",
                  dropped);
         struct head h = {0, LOG_LEVEL_WARNING, clock_wall_us()};
-        emit(&h, text, fd, to_stderr, to_syslog);
+        emit(&h, text, to);
     }
 }
 
@@ -144,10 +179,9 @@ static void *writer(void *spare)
         g.n = 0;
         g.dropped = 0;
         g.writing = true;
-        int fd = g.fd;
-        bool err = g.to_stderr, sys = g.to_syslog;
+        struct sinks to = sinks_now();
         pthread_mutex_unlock(&g.lock);
-        emit_batch(buf, n, dropped, fd, err, sys);
+        emit_batch(buf, n, dropped, &to);
         other = buf;
         pthread_mutex_lock(&g.lock);
         g.writing = false;
@@ -189,6 +223,7 @@ static int open_sinks(const struct log_config *c, struct err *e)
     g.fd = fd;
     g.to_stderr = c->to_stderr;
     g.to_syslog = c->to_syslog;
+    g.as_json = c->as_json;
     if (c->to_syslog) {
         static const struct {
             const char *name;
@@ -264,12 +299,15 @@ static void enqueue(const struct head *h, const char *text)
     g.n += need;
 }
 
-/* One event is one line: a peer's line feed must not forge another. */
+/* One event is one line: a peer's line feed must not forge another, nor its
+ * bytes the marks of a tag. */
 static void make_one_line(char *s)
 {
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20)
-            *s = ' ';
+    struct log_tag tag;
+    char *rest = s + (log_tag_split(s, &tag) ? tag.message.p - s : 0);
+    for (; *rest; rest++)
+        if ((unsigned char)*rest < 0x20)
+            *rest = ' ';
 }
 
 void log_write(enum log_level level, const char *fmt, ...)
@@ -285,9 +323,10 @@ void log_write(enum log_level level, const char *fmt, ...)
     struct head h = {(uint32_t)strlen(text) + 1, level, clock_wall_us()};
     pthread_mutex_lock(&g.lock);
     bool queued = g.running;
+    struct sinks to = sinks_now();
     if (queued)
         enqueue(&h, text);
     pthread_mutex_unlock(&g.lock);
     if (!queued)
-        emit(&h, text, g.fd, g.to_stderr, g.to_syslog);
+        emit(&h, text, &to);
 }

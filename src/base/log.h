@@ -4,8 +4,9 @@
 /* Log lines in PgBouncer's layout: "time [pid] LEVEL text". Lines are queued
  * and written by a thread of their own, so that a slow disk or terminal never
  * blocks a worker; when the queue is full lines are dropped and the number of
- * them is logged. Any thread may call. No SQL text, password or key belongs in
- * a line. */
+ * them is logged. A line may begin with a tag
+ * that says whose it is (log_json.h). Any thread may call. No SQL text,
+ * password or key belongs in a line. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
@@ -27,6 +28,7 @@ struct log_config {
     const char *syslog_ident; /* used when to_syslog */
     const char *syslog_facility;
     int verbose;
+    bool as_json; /* to file and stderr */
 };
 
 /* Before start lines go straight to stderr. Starts the writing thread; opens

@@ -65,6 +65,11 @@ enum conf_congestion {
     CONF_CONGESTION_BBR,
 };
 
+enum conf_log_format {
+    CONF_LOG_PLAIN,
+    CONF_LOG_JSON,
+};
+
 enum conf_mptcp {
     CONF_MPTCP_OFF,
     CONF_MPTCP_ON,
@@ -90,6 +95,7 @@ struct conf_list {
 #define CONF_FIELD_POOL_MODE(name) enum conf_pool_mode name;
 #define CONF_FIELD_AUTH_TYPE(name) enum conf_auth_type name;
 #define CONF_FIELD_SSLMODE(name) enum conf_sslmode name;
+#define CONF_FIELD_LOG_FORMAT(name) enum conf_log_format name;
 #define CONF_FIELD_CONGESTION(name) enum conf_congestion name;
 
 /* The field that a row of section.def makes: choices are int, so that -1 can

@@ -31,6 +31,7 @@ static const int64_t TIME_MAX_US = 100000000000LL * 1000000; /* 3000 years */
 #define FIELD_LOAD_BALANCE(s, name) offsetof(struct s, name)
 #define FIELD_TRANSPORT(s, name) offsetof(struct s, name)
 #define FIELD_CONGESTION(s, name) offsetof(struct s, name)
+#define FIELD_LOG_FORMAT(s, name) offsetof(struct s, name)
 #define FIELD_MPTCP(s, name) offsetof(struct s, name)
 
 static const struct option options[] = {

@@ -28,6 +28,7 @@ enum option_type {
     OPTION_TRANSPORT,
     OPTION_MPTCP,
     OPTION_CONGESTION,
+    OPTION_LOG_FORMAT,
 };
 
 enum {

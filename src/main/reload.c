@@ -28,6 +28,7 @@ int reload_open_log(const struct app *app, const struct conf *c, bool is_start,
         .syslog_ident = c->syslog_ident ? c->syslog_ident : "pgbraid",
         .syslog_facility = c->syslog_facility,
         .verbose = c->verbose + app->args.verbose,
+        .as_json = c->log_format == CONF_LOG_JSON,
     };
     int rc = is_start ? log_start(&l, e) : log_reconfigure(&l, e);
     if (rc == 0)

@@ -64,10 +64,9 @@ const char *client_name(const struct client *c, char buf[CLIENT_NAME_MAX])
         else
             addr_text(&a, at, sizeof at);
     }
-    snprintf(buf, CLIENT_NAME_MAX, "C-%p: %s/%s@%s", (const void *)c,
-             c->db ? c->db->name : client_login_database(c),
-             c->user ? c->user->name : client_login_user(c), at);
-    return buf;
+    return log_tag_make(buf, 'C', c,
+                        c->db ? c->db->name : client_login_database(c),
+                        c->user ? c->user->name : client_login_user(c), at);
 }
 
 /* ------------------------------------------------------------------ stream */

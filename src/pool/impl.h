@@ -13,6 +13,7 @@
 #ifndef POOL_IMPL_H
 #define POOL_IMPL_H
 
+#include "base/log_json.h"
 #include "net/mptcp_own.h"
 #include "net/resolve.h"
 #include "net/stream.h"
@@ -303,8 +304,9 @@ void client_drop(struct client *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
  * answered, at once when nothing is outstanding. */
 void client_finish(struct client *c, const char *why);
 
-/* "C-0x..: db/user@addr" for log lines; buf is returned. */
-enum { CLIENT_NAME_MAX = 320 };
+/* "C-0x..: db/user@addr" for the beginning of log lines, and for nothing else
+ * (log_tag_make()); buf is returned. */
+enum { CLIENT_NAME_MAX = LOG_TAG_MAX };
 const char *client_name(const struct client *c, char buf[CLIENT_NAME_MAX]);
 
 /* Reads or stops reading, according to the backlogs. */
@@ -379,7 +381,7 @@ void server_open(struct pool *pool, const struct client *for_replication);
  * reason), gives the place back. Memory goes at the end of the turn. */
 void server_close(struct server *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-enum { SERVER_NAME_MAX = 320 };
+enum { SERVER_NAME_MAX = LOG_TAG_MAX };
 const char *server_name(const struct server *s, char buf[SERVER_NAME_MAX]);
 
 void server_update_flow(struct server *s);

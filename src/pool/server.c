@@ -73,10 +73,8 @@ const char *server_name(const struct server *s, char buf[SERVER_NAME_MAX])
     char at[ADDR_TEXT_MAX] = "";
     if (s->at.len)
         addr_text(&s->at, at, sizeof at);
-    snprintf(buf, SERVER_NAME_MAX, "S-%p: %s/%s@%s", (const void *)s,
-             s->pool ? s->pool->rec->db->name : "-",
-             s->pool ? s->pool->rec->user->name : "-", at);
-    return buf;
+    return log_tag_make(buf, 'S', s, s->pool ? s->pool->rec->db->name : "-",
+                        s->pool ? s->pool->rec->user->name : "-", at);
 }
 
 /* ------------------------------------------------------------------ stream */
