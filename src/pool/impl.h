@@ -441,6 +441,10 @@ static inline void link_answer_local(struct client *c, struct server *s,
         link_make_local(c, s, o);
 }
 
+/* The end of the run of whole messages of one type, shorter than max, that
+ * begins at p[at], where a good one is. Rows come in thousands. */
+size_t link_run_end(const char *p, size_t at, size_t n, uint32_t max);
+
 void link_from_client(struct client *c, const char *p, size_t n);
 void link_from_server(struct server *s, const char *p, size_t n);
 

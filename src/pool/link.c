@@ -50,6 +50,19 @@ size_t inbuf_missing(const struct inbuf *in)
     return total > in->n ? MIN(total - in->n, (size_t)1 << 30) : 0;
 }
 
+size_t link_run_end(const char *p, size_t at, size_t n, uint32_t max)
+{
+    char type = p[at];
+    while (true) {
+        at += (size_t)pg_get_u32(p + at + 1) + 1;
+        if (n - at < PG_HEADER_SIZE || p[at] != type)
+            return at;
+        uint32_t len = pg_get_u32(p + at + 1);
+        if (len < 4 || len >= max || len >= n - at)
+            return at;
+    }
+}
+
 /* ------------------------------------------------------- attach, detach */
 
 void link_attach(struct client *c, struct server *s)

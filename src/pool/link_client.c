@@ -274,6 +274,20 @@ static enum step one_message(struct client *c, struct outv *o,
     return linked_message(c, o, m);
 }
 
+/* What follows a CopyData that was passed on is treated alike while it is more
+ * of the same; returns how much was taken. */
+static size_t pass_more_copy_data(struct client *c, struct outv *o,
+                                  const char *p, size_t n)
+{
+    size_t first = (size_t)pg_get_u32(p + 1) + 1;
+    if (c->body_mode != BODY_FORWARD || !c->server)
+        return 0;
+    uint32_t max = (uint32_t)c->shard->conf->max_packet_size;
+    size_t end = link_run_end(p, 0, n, MIN(max, PG_LARGE_MESSAGE_LIMIT));
+    outv_span(o, p + first, end - first);
+    return end - first;
+}
+
 /* Takes as much of the input as can be taken now; returns how much. What is
  * left begins at a message. *step tells why it stopped. */
 static size_t consume_client(struct client *c, const char *p, size_t n,
@@ -306,6 +320,8 @@ static size_t consume_client(struct client *c, const char *p, size_t n,
             return n; /* or about to be: client_finish() */
         if (*step != STEP_DONE)
             break;
+        if (m.p[0] == PG_MSG_COPY_DATA && m.used == m.total)
+            m.used += pass_more_copy_data(c, &o, m.p, n - at);
         at += m.used;
     }
     if (o.n)

@@ -255,6 +255,7 @@ static enum body_mode one_reply(struct replying *r, struct slice m,
 static size_t consume_server(struct replying *r, const char *p, size_t n)
 {
     struct server *s = r->s;
+    uint32_t max = (uint32_t)s->pool->shard->conf->max_packet_size;
     size_t at = 0;
     while (at < n && !r->is_broken) {
         if (s->body_left) {
@@ -274,7 +275,7 @@ static size_t consume_server(struct replying *r, const char *p, size_t n)
             confused(r, p[at]);
             break;
         }
-        if (len >= (uint32_t)s->pool->shard->conf->max_packet_size) {
+        if (len >= max) {
             server_close(s, "message is longer than max_packet_size");
             r->is_broken = true;
             break;
@@ -289,6 +290,8 @@ static size_t consume_server(struct replying *r, const char *p, size_t n)
             /* By far the most frequent; nothing to decide, once what we owe
              * before it is said. */
             link_answer_local(r->c, s, &r->o);
+            if (have == total)
+                have = total = link_run_end(p, at, n, max) - at;
             outv_span(&r->o, p + at, have);
             s->body_mode = BODY_FORWARD;
         } else if (s->job == JOB_AUTH && have < total &&
