@@ -110,6 +110,14 @@ PROVEN = {
     "dns_max_ttl": "unit/resolve_test",
     "dns_nxdomain_ttl": "unit/resolve_test",
     "resolv_conf": "unit/resolve_test",
+    "quic_retry_threshold": "unit/quic_test",
+    "quic_idle_timeout": "unit/quic_test",
+    "quic_stream_window": "unit/quic_test",
+    "quic_max_stream_window":
+        "test_quic_weather: test_windows_grow_to_fill_the_path",
+    "quic_connection_window": "unit/quic_test",
+    "quic_max_connection_window":
+        "test_quic_weather: test_windows_grow_to_fill_the_path",
     "show totals": "unit/admin_console_test",
     "show mptcp": "unit/admin_console_test",
 }
@@ -132,17 +140,22 @@ SIGNALS = [
 ]
 
 SWITCHES = [
-    ("-d, --daemon", "same", "runs in the background; needs `pidfile` and a "
-     "log"),
-    ("-u, --user", "same", "changes the account"),
-    ("-v, --verbose", "same", "more log lines, once for each"),
-    ("-q, --quiet", "same", "nothing on standard error"),
-    ("-V, --version", "same", "the version"),
-    ("-h, --help", "same", "the switches, on one screen"),
-    ("-R, --reboot", "no effect", "take-over by a console connection: "
-     "deprecated in PgBouncer in favour of `so_reuseport`; it is accepted "
-     "where the program says so"),
-    ("--check", "ours", "reads a file, names every mistake, starts nothing"),
+    ("-d, --daemon", "same", "test_switches: test_daemon",
+     "runs in the background; needs `pidfile` and a log"),
+    ("-u, --user", "same", "test_switches: test_user", "changes the account"),
+    ("-v, --verbose", "same", "test_options: test_verbose",
+     "more log lines, once for each"),
+    ("-q, --quiet", "same", "test_switches: test_quiet",
+     "nothing on standard error"),
+    ("-V, --version", "same", "test_switches: test_exit_status",
+     "the version"),
+    ("-h, --help", "same", "test_switches: test_exit_status",
+     "the switches, on one screen"),
+    ("-R, --reboot", "differs", "unit/args_test",
+     "take-over by a console connection, deprecated in PgBouncer in favour of "
+     "`so_reuseport`: refused, with a line that says what to do instead"),
+    ("--check", "ours", "test_config: test_secrets_are_not_shown_by_check",
+     "reads a file, names every mistake, starts nothing"),
 ]
 
 FILES = [
@@ -339,13 +352,14 @@ def columns():
 def others():
     signals = [("`%s`" % s, status, proof(test), what)
                for s, status, test, what in SIGNALS]
-    switches = [("`%s`" % s, status, what) for s, status, what in SWITCHES]
+    switches = [("`%s`" % s, status, proof(test), what)
+                for s, status, test, what in SWITCHES]
     files = [(f, status, proof(test), what)
              for f, status, test, what in FILES]
     return ("\n## Signals\n\n"
             + table(("signal", "status", "tests", "does"), signals)
             + "\n## Switches\n\n"
-            + table(("switch", "status", "does"), switches)
+            + table(("switch", "status", "test", "does"), switches)
             + "\n## Files\n\n"
             + table(("file", "status", "tests", "note"), files))
 
