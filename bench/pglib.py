@@ -111,12 +111,13 @@ class Workshop:
         os.chmod(copy, 0o755)
         return copy
 
-    def make_certificate(self):
-        """(key, certificate) of localhost, signed by itself."""
-        key, cert = self.path("tls.key"), self.path("tls.crt")
-        self.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes",
+    def make_certificate(self, name="tls", kind=("rsa:2048",), more=()):
+        """(key, certificate) of localhost, signed by itself; more: options
+        of openssl req."""
+        key, cert = self.path(name + ".key"), self.path(name + ".crt")
+        self.run(["openssl", "req", "-x509", "-newkey", *kind, "-nodes",
                   "-days", "2", "-subj", "/CN=localhost", "-keyout", key,
-                  "-out", cert])
+                  "-out", cert, *more])
         os.chmod(key, 0o600)
         return key, cert
 
@@ -131,19 +132,34 @@ class Workshop:
                               text=True, cwd=self.dir, **self.as_account(),
                               **kw)
 
-    def start(self, argv, log, end_signal=signal.SIGTERM, **kw):
-        """Starts a child; the kernel ends it should the runner be killed."""
+    def start(self, argv, log, end_signal=signal.SIGTERM, space=None, **kw):
+        """Starts a child; the kernel ends it should the runner be killed.
+        space: a network namespace that it runs in."""
         def child():
             LIBC.prctl(PR_SET_PDEATHSIG, int(end_signal), 0, 0, 0)
+        if space:
+            argv = self.inside(space, argv)
+        else:
+            kw.update(self.as_account())
         with open(self.path(log), "ab") as out:
             kw.setdefault("stdout", out)
             p = subprocess.Popen(argv, stderr=out, cwd=self.dir,
                                  stdin=kw.pop("stdin", subprocess.DEVNULL),
                                  preexec_fn=child, start_new_session=True,
-                                 **self.as_account(), **kw)
+                                 **kw)
         p.end_signal = end_signal
         self.children.append(p)
         return p
+
+    def inside(self, space, argv):
+        """The command that runs argv in a network namespace, as the account.
+        """
+        out = ["nsenter", "--net=" + space.path]
+        if self.account:
+            out += ["setpriv", "--pdeathsig", "TERM", "--reuid",
+                    str(self.account.pw_uid), "--regid",
+                    str(self.account.pw_gid), "--clear-groups"]
+        return out + list(argv)
 
     def stop(self, p, patience_s=10):
         if p in self.children:
@@ -161,11 +177,14 @@ class Workshop:
                 end_orphan(pid, os.path.basename(self.dir))
 
     def close(self):
-        for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(sig, signal.SIG_IGN)
+        """Nothing interrupts this; another Workshop may follow."""
+        before = {sig: signal.signal(sig, signal.SIG_IGN) for sig in
+                  (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         for p in reversed(list(self.children)):
             self.stop(p, 2)
         shutil.rmtree(self.dir, ignore_errors=True)
+        for sig, handler in before.items():
+            signal.signal(sig, handler)
 
 
 def end_orphan(pid, mark):
@@ -181,8 +200,9 @@ def end_orphan(pid, mark):
 class Cluster:
     """A PostgreSQL of our own: trust, no fsync, TCP and a Unix socket."""
 
-    def __init__(self, shop, max_connections=300, settings=None):
+    def __init__(self, shop, max_connections=300, settings=None, space=None):
         self.shop = shop
+        self.space = space  # the network namespace of its TCP port
         self.bindir = find_pg_bindir()
         self.port = free_port()
         self.socket_dir = shop.make_dir("s")
@@ -210,7 +230,7 @@ class Cluster:
     def start(self, patience_s=60):
         self.proc = self.shop.start(
             [self.bindir + "/postgres", "-D", self.data], "postgres.log",
-            end_signal=signal.SIGINT)
+            end_signal=signal.SIGINT, space=self.space)
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             done = subprocess.run(
