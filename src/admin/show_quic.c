@@ -53,6 +53,8 @@ static void put_worker(struct shard *sh, struct job *j)
 
     if (shard_quic(sh))
         quic_host_each(shard_quic(sh), put_connection, &r);
+    if (shard_quic_out(sh))
+        quic_host_each(shard_quic_out(sh), put_connection, &r);
 }
 
 void show_quic(struct job *j)

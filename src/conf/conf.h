@@ -56,6 +56,7 @@ enum conf_load_balance {
 
 enum conf_transport {
     CONF_TRANSPORT_TCP,
+    CONF_TRANSPORT_TLS,
     CONF_TRANSPORT_QUIC,
 };
 

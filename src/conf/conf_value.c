@@ -325,8 +325,14 @@ const char *conf_auth_dbname(const struct conf *c, const struct conf_db *db)
 enum conf_sslmode conf_server_sslmode(const struct conf *c,
                                       const struct conf_db *db)
 {
-    return db && db->sslmode >= 0 ? (enum conf_sslmode)db->sslmode
-                                  : c->server_tls_sslmode;
+    enum conf_sslmode mode = db && db->sslmode >= 0
+                                 ? (enum conf_sslmode)db->sslmode
+                                 : c->server_tls_sslmode;
+    if (!db || db->transport < 0)
+        return mode;
+    if (db->transport == CONF_TRANSPORT_TCP)
+        return CONF_SSL_DISABLE;
+    return mode < CONF_SSL_REQUIRE ? CONF_SSL_VERIFY_FULL : mode;
 }
 
 const char *conf_server_ca_file(const struct conf *c, const struct conf_db *db)

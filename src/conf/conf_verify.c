@@ -148,11 +148,39 @@ static int check_names(struct conf *c, struct conf_sink *sink)
     return rc;
 }
 
+/* What does not go with the transport of a line; NULL: nothing. */
+static const char *find_contradiction(const struct conf_db *db)
+{
+    bool is_tcp = db->transport == CONF_TRANSPORT_TCP;
+    if (db->transport < 0)
+        return NULL;
+    if (is_tcp && db->sslmode > CONF_SSL_PREFER)
+        return "transport = tcp is without TLS: say transport = tls, or leave "
+               "it to sslmode";
+    if (is_tcp)
+        return NULL;
+    if (db->sslmode >= 0 && db->sslmode < CONF_SSL_REQUIRE)
+        return "transport = tls and quic need sslmode = require, verify-ca or "
+               "verify-full";
+    if (db->transport == CONF_TRANSPORT_QUIC && db->mptcp > CONF_MPTCP_OFF)
+        return "transport = quic goes over UDP: mptcp is for the others";
+    for (int i = 0; i < db->n_hosts; i++)
+        if (!db->hosts[i].host || strchr("/@", db->hosts[i].host[0]))
+            return "transport = tls and quic need host = a name or an address";
+    return NULL;
+}
+
 static int check_db(struct conf *c, const struct conf_db *db,
                     struct conf_sink *sink)
 {
+    const char *why = find_contradiction(db);
     struct err e;
 
+    if (why) {
+        err_set(&e, ERR_CONF, "%s: [databases] %s: %s", db->place, db->name,
+                why);
+        return conf_sink_add(sink, &e);
+    }
     if (db->sslnegotiation == CONF_SSLNEG_DIRECT &&
         conf_server_sslmode(c, db) < CONF_SSL_REQUIRE) {
         err_set(&e, ERR_CONF,

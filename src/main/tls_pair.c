@@ -2,6 +2,8 @@
  * Copyright (c) 2026 The pgbraid authors */
 #include "main/tls_pair.h"
 
+#include "net/quic.h"
+
 _Static_assert((int)TLS_MODE_VERIFY_FULL == (int)CONF_SSL_VERIFY_FULL,
                "tls_mode and conf_sslmode have the same order");
 
@@ -45,6 +47,22 @@ static int new_server_ctx(struct tls_ctx **out, const struct conf *c,
     return tls_ctx_new_client(out, &p, e);
 }
 
+static int check_quic(const struct conf *c, const struct conf_db *db,
+                      struct err *e)
+{
+    struct quic_tls *tls;
+    struct quic_tls_params p = {
+        .prefix = "server_tls",
+        .ca_file = conf_server_ca_file(c, db),
+        .cert_file = conf_server_cert_file(c, db),
+        .key_file = conf_server_key_file(c, db),
+    };
+    int rc = quic_tls_new_client(&tls, &p, e);
+    if (rc == 0)
+        quic_tls_unref(tls);
+    return rc;
+}
+
 /* A database whose line has TLS options of its own makes its context when it is
  * first needed (pool_server_tls()); a mistake in it is found here. */
 static int check_databases(const struct conf *c, struct err *e)
@@ -52,10 +70,12 @@ static int check_databases(const struct conf *c, struct err *e)
     for (int i = -1; i < conf_db_count(c); i++) {
         const struct conf_db *db =
             i < 0 ? conf_fallback_db(c) : conf_db_at(c, i);
-        struct tls_ctx *ctx;
+        struct tls_ctx *ctx = NULL;
         if (!db)
             continue;
-        if (new_server_ctx(&ctx, c, db, e))
+        if (db->transport == CONF_TRANSPORT_QUIC
+                ? check_quic(c, db, e)
+                : new_server_ctx(&ctx, c, db, e))
             return err_wrap(e, "%s: database \"%s\"", db->place, db->name);
         tls_ctx_unref(ctx);
     }

@@ -67,6 +67,7 @@ struct quic_tls_params {
     /* Listening: clients without a certificate are refused. Connecting: the
      * server's certificate is not looked at. */
     bool require_cert, no_verify;
+    bool no_name; /* connecting: the certificate may be for any host */
 };
 
 NODISCARD int quic_tls_new_server(struct quic_tls **out, struct quic_shared *s,
@@ -196,6 +197,14 @@ NODISCARD int quic_connect(struct quic_conn **out, struct quic_host *host,
 /* NULL when there is no room, or not yet a connection. */
 struct stream *quic_open_stream(struct quic_conn *c,
                                 const struct stream_handler *h, void *owner);
+
+/* Another stream of the connection that s is on; NULL as above, or when that
+ * was lost. */
+struct stream *quic_open_beside(struct stream *s,
+                                const struct stream_handler *h, void *owner);
+
+/* The peer takes no new sessions on the connection of s. */
+bool quic_stream_is_draining(const struct stream *s);
 
 void *quic_conn_owner(const struct quic_conn *c);
 bool quic_conn_is_up(const struct quic_conn *c);

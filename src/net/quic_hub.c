@@ -317,6 +317,8 @@ static void on_drain(struct quic_conn *c)
     log_info("%s: %s takes no new sessions on a connection that has %d",
              h->p.log_prefix, h->text, quic_conn_streams(c));
     set_state(l, LINK_LEAVING);
+    if (h->p.on_drain)
+        h->p.on_drain(h->p.arg);
     close_if_left(l);
     set_tick(h);
 }
@@ -345,6 +347,7 @@ static void try_connect(struct link *l)
         .tls = h->p.tls,
         .host = h->host,
         .is_tunnel = true,
+        .congestion = h->p.congestion,
         .memory = &h->memory,
         .idle_timeout_us = IDLE_TIMEOUT_US,
         .handshake_timeout_us = HANDSHAKE_TIMEOUT_US,
@@ -405,8 +408,10 @@ const char *quic_hub_text(const struct quic_hub *h)
 }
 
 void quic_hub_set_limits(struct quic_hub *h, int connections,
-                         int streams_per_connection)
+                         int streams_per_connection,
+                         enum quic_congestion congestion)
 {
+    h->p.congestion = congestion;
     h->p.connections = connections;
     h->p.streams_per_connection = streams_per_connection;
 }

@@ -20,11 +20,13 @@ struct quic_hub_params {
     int port;
     const char *log_prefix; /* of log lines: "edge"; a constant */
     int connections, streams_per_connection;
+    enum quic_congestion congestion;
     bool is_lazy; /* connects when it is asked; else at once, and again */
     /* Nothing comes through by UDP, and there is no connection: before the
      * askers are told. And a connection stands. NULL: nobody wants to know. */
     void (*on_unreachable)(void *arg);
     void (*on_up)(void *arg);
+    void (*on_drain)(void *arg); /* a connection gets no new sessions */
     void *arg;
 };
 
@@ -45,7 +47,8 @@ void quic_hub_free(struct quic_hub *h); /* NULL is fine */
 
 /* For connections and sessions to come. */
 void quic_hub_set_limits(struct quic_hub *h, int connections,
-                         int streams_per_connection);
+                         int streams_per_connection,
+                         enum quic_congestion congestion);
 
 void quic_hub_ask(struct quic_hub *h, struct quic_ask *a);
 void quic_hub_take_back(struct quic_ask *a);

@@ -123,6 +123,17 @@ struct stream *quic_open_stream(struct quic_conn *c,
     return NULL;
 }
 
+struct stream *quic_open_beside(struct stream *s,
+                                const struct stream_handler *h, void *owner)
+{
+    return NULL;
+}
+
+bool quic_stream_is_draining(const struct stream *s)
+{
+    return false;
+}
+
 void *quic_conn_owner(const struct quic_conn *c)
 {
     return NULL;

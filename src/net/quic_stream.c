@@ -187,6 +187,19 @@ bool quic_stream_ids(const struct stream *s, uint64_t *conn, int64_t *stream)
     return true;
 }
 
+struct stream *quic_open_beside(struct stream *s,
+                                const struct stream_handler *h, void *owner)
+{
+    struct quic_stream *t = stream_of(s);
+    return t->conn ? quic_open_stream(t->conn, h, owner) : NULL;
+}
+
+bool quic_stream_is_draining(const struct stream *s)
+{
+    const struct quic_stream *t = container_of(s, struct quic_stream, s);
+    return t->conn && t->conn->is_draining;
+}
+
 struct quic_stream *quic_stream_new(struct quic_conn *c, int64_t id)
 {
     struct quic_stream *t = calloc(1, sizeof *t);

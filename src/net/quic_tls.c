@@ -26,7 +26,7 @@ static const char priority_text[] =
 struct quic_tls {
     atomic_int refs;
     bool is_server;
-    bool asks_for_cert, require_cert, no_verify;
+    bool asks_for_cert, require_cert, no_verify, no_name;
     gnutls_certificate_credentials_t credentials;
     gnutls_priority_t priority;
     struct quic_ticket_key ticket_key;
@@ -163,6 +163,7 @@ static int make(struct quic_tls **out, bool is_server,
     t->is_server = is_server;
     t->require_cert = p->require_cert;
     t->no_verify = p->no_verify;
+    t->no_name = p->no_name;
     must(gnutls_certificate_allocate_credentials(&t->credentials) == 0);
     must(gnutls_priority_init(&t->priority, priority_text, NULL) == 0);
     int rc = load_key(t, p, e);
@@ -406,7 +407,7 @@ int quic_session_new_client(struct quic_session **out, struct quic_tls *t,
                                        GNUTLS_HANDSHAKE_NEW_SESSION_TICKET,
                                        GNUTLS_HOOK_POST, after_ticket);
     if (!t->no_verify)
-        gnutls_session_set_verify_cert(s->tls, p->host, 0);
+        gnutls_session_set_verify_cert(s->tls, t->no_name ? NULL : p->host, 0);
     *out = s;
     return 0;
 }

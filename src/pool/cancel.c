@@ -7,10 +7,10 @@
  *
  *   waiting client   its query is answered with 57014 here
  *   linked client    a CancelRequest with the server's own key is sent over a
- *                    connection of its own, only if the client still holds that
- *                    server when the connection stands
- *   console          its command gives up waiting, if that is what it does
- *   anything else    nothing to cancel
+ *                    connection of its own (QUIC: a stream), only if the client
+ * still holds that server when the connection stands console          its
+ * command gives up waiting, if that is what it does anything else    nothing to
+ * cancel
  *
  * The server is not given to anybody else before PostgreSQL has closed the
  * cancel connection, which it does after the signal was sent: so a cancel never
@@ -23,6 +23,7 @@
 #include "base/rand.h"
 #include "net/tls.h"
 #include "pool/impl.h"
+#include "pool/server_quic.h"
 
 enum { CANCELS_MIN = 8 };
 
@@ -164,6 +165,8 @@ struct cancel {
     struct pool *pool;
     struct server *server; /* counted in its n_cancels while on the way */
     struct stream *stream;
+    struct quic_ask ask; /* for a stream, where that of the server has none */
+    bool is_quic, is_asking;
     uint64_t client; /* whose query it is for */
     int from;        /* worker of the requester; -1: nobody waits */
     uint64_t requester;
@@ -187,6 +190,7 @@ static struct cancel *cancel_new(struct server *s)
     k->at = s->at;
     k->host_name = s->host_name ? mem_strdup(s->host_name) : NULL;
     k->has_tls = stream_tls(s->stream) != NULL;
+    k->is_quic = s->stream->kind == STREAM_QUIC;
     k->pid = s->pid;
     k->key_n = s->key_n;
     memcpy(k->key, s->key, s->key_n);
@@ -202,6 +206,8 @@ static void cancel_free(struct cancel *k)
     struct shard *sh = k->pool->shard;
     if (k->stream)
         stream_close(k->stream);
+    if (k->is_asking)
+        quic_hub_take_back(&k->ask);
     list_remove(&k->node);
     free(k->host_name);
     mem_wipe(k->key, sizeof k->key);
@@ -311,6 +317,54 @@ static int max_cancels(const struct pool *p)
     return MAX(2 * size, (int)CANCELS_MIN);
 }
 
+static void undeliverable(struct cancel *k, const struct err *e)
+{
+    log_warning("cancel request could not be delivered: %s", e->text);
+    finish(k);
+}
+
+static void on_quic_stream(struct quic_ask *a, struct stream *st)
+{
+    struct cancel *k = container_of(a, struct cancel, ask);
+    k->is_asking = false;
+    k->stream = st;
+    stream_set_owner(st, &cancel_handler, k);
+    deliver(k);
+}
+
+static void on_quic_fail(struct quic_ask *a, const struct err *e)
+{
+    struct cancel *k = container_of(a, struct cancel, ask);
+    k->is_asking = false;
+    undeliverable(k, e);
+}
+
+/* On the connection of the server; when that has no room, on another. */
+static void start_quic(struct cancel *k)
+{
+    struct pool *p = k->pool;
+    struct quic_hub *hub;
+    struct err e;
+    if (k->server)
+        k->stream = quic_open_beside(k->server->stream, &cancel_handler, k);
+    if (k->stream) {
+        deliver(k);
+        return;
+    }
+    (void)err_set(&e, ERR_CLOSED, "its database line is gone");
+    if (!p->cdb || server_quic_hub(p->shard, p->cdb, k->host_name,
+                                   addr_port(&k->at), &hub, &e)) {
+        undeliverable(k, &e);
+        return;
+    }
+    k->is_asking = true;
+    k->ask.on_stream = on_quic_stream;
+    k->ask.on_fail = on_quic_fail;
+    k->ask.deadline_us =
+        shard_now(p->shard) + p->shard->conf->server_connect_timeout_us;
+    quic_hub_ask(hub, &k->ask);
+}
+
 static void start(struct cancel *k)
 {
     struct sock_options o = {0};
@@ -319,12 +373,14 @@ static void start(struct cancel *k)
     k->pool->n_cancels++;
     if (k->server)
         k->server->n_cancels++;
+    if (k->is_quic) {
+        start_quic(k);
+        return;
+    }
     k->stream =
         sock_connect(k->pool->shard->loop, &k->at, &o, &cancel_handler, k, &e);
-    if (!k->stream) {
-        log_warning("cancel request could not be delivered: %s", e.text);
-        finish(k);
-    }
+    if (!k->stream)
+        undeliverable(k, &e);
 }
 
 static void start_queued(struct pool *p)

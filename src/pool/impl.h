@@ -250,7 +250,9 @@ struct shard {
     int n_clients;
     struct tls_ctx *client_tls, *server_tls;
     struct resolver *resolver;
-    struct quic_host *quic;
+    struct quic_host *quic;     /* of the listeners */
+    struct quic_host *quic_out; /* server_quic.c; NULL: not needed yet */
+    struct list quic_ways;
     struct auth_cache *auth_cache;
     struct timer tick;
     struct statement_cache statements;
@@ -555,6 +557,10 @@ void pool_server_came(struct pool *p, const struct pg_params *welcome);
 NODISCARD int pool_server_tls(struct pool *p, struct tls_ctx **out,
                               struct err *e);
 struct budget_limits pool_limits(const struct pool *p, bool with_reserve);
+/* Its servers can move to another worker (a stream of QUIC cannot). */
+bool pool_can_lend(const struct pool *p);
+/* The budget has a place left for one more server, without the reserve. */
+bool pool_has_room(const struct pool *p);
 /* Servers opened under another epoch are to be replaced. */
 unsigned pool_epoch(const struct pool *p);
 bool pool_is_paused(const struct pool *p);

@@ -6,6 +6,7 @@
  * where client_idle_timeout is set, once a second. */
 #include "base/log.h"
 #include "pool/impl.h"
+#include "pool/server_quic.h"
 
 enum {
     TICK_US = 100 * 1000,
@@ -282,6 +283,7 @@ static void tick(struct timer *t)
         sh->slow_tick_us = now;
         balance_tick(sh);
         forget_unused(sh);
+        server_quic_sweep(sh);
         if (sh->index == 0 && now - sh->sweep_us >= SHARED_SWEEP_US) {
             sh->sweep_us = now;
             shared_forget_unused(sh->shared, sh->conf);

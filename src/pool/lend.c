@@ -18,7 +18,13 @@
 
 #include "pool/impl.h"
 
-enum { TOLERANCE_US = 3000 };
+enum {
+    TOLERANCE_US = 3000,
+    /* A server that cannot move is closed here and opened there, which costs a
+     * login: only for one who has waited for long. */
+    STUCK_TOLERANCE_US = 1000 * 1000,
+    STUCK_UNUSED_US = 50 * 1000,
+};
 
 enum lend_kind {
     LEND_ASK,    /* give from's waiters what is idle */
@@ -79,6 +85,18 @@ static int64_t own_oldest(const struct pool *p)
         ->wait_us;
 }
 
+/* Whether s is to be closed, so that a worker opens its own. While the budget
+ * has room that one need not wait for it. */
+static bool is_worth_closing(const struct pool *p, int64_t since)
+{
+    int64_t own = own_oldest(p);
+    if (pool_has_room(p))
+        return false;
+    if (own != INT64_MAX)
+        return own - since > STUCK_TOLERANCE_US;
+    return shard_now(p->shard) - since > STUCK_UNUSED_US;
+}
+
 /* True when s is gone, to the worker or for good. */
 static bool move_server(struct server *s, int to)
 {
@@ -114,6 +132,8 @@ bool lend_if_wanted(struct server *s)
     if (to < 0)
         return false;
     int64_t own = own_oldest(p);
+    if (!pool_can_lend(p))
+        return is_worth_closing(p, since) && move_server(s, to);
     if (own != INT64_MAX && own - since <= TOLERANCE_US)
         return false;
     return move_server(s, to);
@@ -140,6 +160,10 @@ static void answer_ask(struct shard *sh, const struct lend_message *m)
 {
     struct pool *p = m->rec->pool[sh->index];
     bool lent = false;
+    if (p && !pool_can_lend(p) && !pool_has_room(p)) {
+        pool_dispatch_later(p); /* and each tick: lend_if_wanted() decides */
+        return;
+    }
     while (p && p->n_servers[SERVER_IDLE] > 0 && !pool_is_paused(p)) {
         struct server *s = list_entry(list_last(&p->servers[SERVER_IDLE]),
                                       struct server, node);

@@ -305,6 +305,22 @@ struct budget_limits pool_limits(const struct pool *p, bool with_reserve)
     return l;
 }
 
+bool pool_can_lend(const struct pool *p)
+{
+    return !p->cdb || p->cdb->transport != CONF_TRANSPORT_QUIC;
+}
+
+bool pool_has_room(const struct pool *p)
+{
+    struct shared *shared = p->shard->shared;
+    struct budget_limits l = pool_limits(p, false);
+    return (l.pool_size <= 0 ||
+            atomic_load(&p->rec->n_servers) < l.pool_size) &&
+           (l.max_db <= 0 || budget_db_count(shared, p->rec->db) < l.max_db) &&
+           (l.max_user <= 0 ||
+            budget_user_count(shared, p->rec->user) < l.max_user);
+}
+
 static bool may_use_reserve(const struct pool *p)
 {
     const struct conf *conf = p->shard->conf;
@@ -389,9 +405,15 @@ void pool_dispatch(struct pool *p)
     }
     if (!p->n_waiting && !p->n_login_waiting)
         return;
-    if (p->n_waiting && lend_ask(p))
-        return;
-    find_more(p);
+    if (pool_can_lend(p)) {
+        if (p->n_waiting && lend_ask(p))
+            return;
+        find_more(p);
+    } else {
+        find_more(p);
+        if (p->n_waiting > p->n_servers[SERVER_LOGIN] && !pool_has_room(p))
+            (void)lend_ask(p);
+    }
     if (p->n_servers[SERVER_IDLE] > 0 && p->n_waiting)
         pool_dispatch_later(p); /* the check is off: they are ready */
 }

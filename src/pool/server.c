@@ -227,9 +227,15 @@ void server_close(struct server *s, const char *fmt, ...)
         c->server = NULL;
         s->client = NULL;
     }
-    if (is_running && !s->is_replication && shard_loop_now(sh))
+    bool is_cut = is_running && s->stream && s->stream->kind == STREAM_QUIC;
+    if (is_running && !is_cut && !s->is_replication && shard_loop_now(sh))
         cancel_abandoned(s);
     server_login_free(s);
+    if (is_cut) {
+        /* What it runs is cancelled by that. */
+        stream_reset(s->stream);
+        s->stream = NULL;
+    }
     if (s->stream) {
         static const char terminate[] = {'X', 0, 0, 0, 4};
         if (is_clean)

@@ -2,7 +2,9 @@
  * Copyright (c) 2026 The pgbraid authors */
 
 /* Logging in to PostgreSQL: choose a host, resolve it, connect, TLS, start-up,
- * authentication, settings, key, ReadyForQuery, connect_query.
+ * authentication, settings, key, ReadyForQuery, connect_query. Over QUIC a
+ * stream of a connection that may be open already takes the place of the first
+ * steps (server_quic.h).
  *
  * Failures before the start-up packet was answered try the next address and the
  * next host; what the server itself says ends the attempt. Either way the pool
@@ -17,13 +19,14 @@
 #include "pg/pg_error.h"
 #include "pg/pg_read.h"
 #include "pool/auth_work.h"
+#include "pool/server_quic.h"
 
 enum { ADDRS_MAX = 16, LOGIN_MESSAGE_MAX = 65536 };
 
 enum { SUBFLOWS_LOOK_US = 2000, SUBFLOWS_WAIT_US = 1000 * 1000 };
 
 enum login_step {
-    STEP_RESOLVE,
+    STEP_RESOLVE, /* or waits for a stream of QUIC */
     STEP_CONNECT,
     STEP_SSL_ANSWER,
     STEP_TLS,
@@ -38,6 +41,10 @@ struct server_login {
     int host;       /* of pool->cdb->hosts, as tried now */
     int hosts_left; /* to try after this one */
     struct resolve *question;
+    struct quic_ask ask;
+    bool is_asking;
+    bool has_heard; /* the server has said something */
+    uint8_t n_retries;
     struct addr at[ADDRS_MAX];
     int n_at, next_at;
     struct auth_server *auth;
@@ -48,7 +55,12 @@ struct server_login {
     int64_t subflows_until_us;
 };
 
+/* Streams on dead or drained connections that may be met in a row. */
+enum { STREAM_RETRIES_MAX = 8, STREAM_WAIT_US = 15 * 1000 * 1000 };
+
 static void try_host(struct server *s);
+static void send_startup(struct server *s);
+static void ask_stream(struct server *s);
 
 void server_login_free(struct server *s)
 {
@@ -57,6 +69,8 @@ void server_login_free(struct server *s)
         return;
     if (l->question)
         resolve_cancel(l->question);
+    if (l->is_asking)
+        quic_hub_take_back(&l->ask);
     timer_clear(s->pool->shard->loop, &l->timer);
     auth_server_free(l->auth);
     inbuf_clear(&l->in);
@@ -88,6 +102,11 @@ void server_login_fail(struct server *s, const char *sqlstate, const char *text)
         pool_server_failed(p, sqlstate, why);
 }
 
+static bool is_quic(const struct server *s)
+{
+    return s->pool->cdb && s->pool->cdb->transport == CONF_TRANSPORT_QUIC;
+}
+
 /* The connection could not be had, or broke, before the server said anything:
  * the next address, or the next host. */
 void server_login_lost(struct server *s, const struct err *e)
@@ -97,6 +116,12 @@ void server_login_lost(struct server *s, const struct err *e)
     if (s->stream) {
         stream_close(s->stream);
         s->stream = NULL;
+    }
+    if (is_quic(s) && l->step == STEP_AUTH && !l->has_heard &&
+        l->n_retries < STREAM_RETRIES_MAX) {
+        l->n_retries++;
+        ask_stream(s);
+        return;
     }
     if (l->step >= STEP_AUTH || (l->next_at >= l->n_at && !l->hosts_left)) {
         char why[ERR_TEXT_MAX];
@@ -169,6 +194,57 @@ static void use_address(struct server *s, const struct addr *a)
     server_login_connect(s);
 }
 
+/* --- a stream ---------------------------------------------------------------
+ */
+
+static void on_quic_stream(struct quic_ask *a, struct stream *st)
+{
+    struct server_login *l = container_of(a, struct server_login, ask);
+    struct server *s = l->server;
+    struct addr self;
+    l->is_asking = false;
+    s->stream = st;
+    stream_set_owner(st, &server_handler, s);
+    if (stream_ends(st, &s->at, &self) == 0)
+        send_startup(s); /* else on_error() follows */
+}
+
+static void on_quic_fail(struct quic_ask *a, const struct err *e)
+{
+    struct server_login *l = container_of(a, struct server_login, ask);
+    l->is_asking = false;
+    l->step = STEP_RESOLVE;
+    server_login_lost(l->server, e);
+}
+
+/* The time-out of the hub comes first, since it knows more. */
+static int64_t stream_deadline(const struct server *s)
+{
+    const struct shard *sh = s->pool->shard;
+    int64_t limit = sh->conf->server_connect_timeout_us;
+    return shard_now(sh) + (limit > 0 ? limit - limit / 8 : STREAM_WAIT_US);
+}
+
+static void ask_stream(struct server *s)
+{
+    struct server_login *l = s->login;
+    const struct conf_db *db = s->pool->cdb;
+    const struct conf_host *h = &db->hosts[l->host % db->n_hosts];
+    struct quic_hub *hub;
+    struct err e;
+    l->step = STEP_RESOLVE;
+    if (server_quic_hub(s->pool->shard, db, h->host, h->port, &hub, &e)) {
+        server_login_fail(s, err_sqlstate(e.code), e.text);
+        return;
+    }
+    l->server = s;
+    l->is_asking = true;
+    l->ask.on_stream = on_quic_stream;
+    l->ask.on_fail = on_quic_fail;
+    l->ask.deadline_us = stream_deadline(s);
+    quic_hub_ask(hub, &l->ask);
+}
+
 static void try_host(struct server *s)
 {
     struct server_login *l = s->login;
@@ -191,6 +267,10 @@ static void try_host(struct server *s)
         return;
     }
     s->host_name = mem_strdup(host);
+    if (is_quic(s)) {
+        ask_stream(s);
+        return;
+    }
     if (addr_parse_ip(slice_str(host), h->port, &a))
         use_address(s, &a);
     else
@@ -591,6 +671,7 @@ static size_t consume(struct server *s, struct slice in)
 void server_login_data(struct server *s, const char *p, size_t n)
 {
     struct server_login *l = s->login;
+    l->has_heard = true;
     if (l->step == STEP_SSL_ANSWER) {
         ssl_answer(s, p, n);
         return;

@@ -20,7 +20,8 @@ enum { COUNT_AFTER_US = 2 * 1000 * 1000 };
 static enum conf_mptcp wanted(const struct server *s)
 {
     const struct conf_db *db = s->pool->cdb;
-    if (!db || db->mptcp < 0 || addr_is_unix(&s->at))
+    if (!db || db->mptcp < 0 || db->transport == CONF_TRANSPORT_QUIC ||
+        addr_is_unix(&s->at))
         return CONF_MPTCP_OFF;
     return (enum conf_mptcp)db->mptcp;
 }

@@ -14,6 +14,7 @@
 #include "net/tls.h"
 #include "pg/pg_startup.h"
 #include "pool/impl.h"
+#include "pool/server_quic.h"
 #include "pool/shard_dns.h"
 #include "pool/suspend.h"
 
@@ -32,6 +33,7 @@ int shard_new(struct shard **out, struct shared *shared, int index,
     list_init(&sh->clients);
     list_init(&sh->logins);
     list_init(&sh->peers);
+    list_init(&sh->quic_ways);
     pgbuf_init(&sh->text, TEXT_MAX);
     sh->auth_cache = auth_cache_new(AUTH_CACHE_MAX);
     shared->shard[index] = sh;
@@ -101,6 +103,7 @@ void shard_stop(struct shard *sh)
         loop_cancel(&p->dispatch);
     }
     peers_stop(sh);
+    server_quic_stop(sh);
     resolver_free(sh->resolver);
     sh->resolver = NULL;
 }
@@ -189,6 +192,11 @@ struct quic_host *shard_quic(const struct shard *sh)
     return sh->quic;
 }
 
+struct quic_host *shard_quic_out(const struct shard *sh)
+{
+    return sh->quic_out;
+}
+
 void shard_close_streams(struct shard *sh)
 {
     list_for_safe(n, &sh->clients)
@@ -221,6 +229,8 @@ void shard_set_conf(struct shard *sh, struct conf *conf,
     struct conf *old = sh->conf;
     struct err e;
     bool tls_changed = !conf_same_server_tls(old, conf);
+    /* Files are read again with each new context; without one, nobody knows. */
+    bool is_anew = !server_tls || server_tls != sh->server_tls;
     sh->conf = conf;
     statement_set_max((size_t)conf->statement_max_bytes);
     tls_ctx_unref(sh->client_tls);
@@ -229,6 +239,7 @@ void shard_set_conf(struct shard *sh, struct conf *conf,
     sh->server_tls = server_tls;
     if (sh->loop)
         shard_open_path_manager(sh);
+    server_quic_set_conf(sh, is_anew);
     list_for(n, &sh->pools)
     {
         struct pool *p = list_entry(n, struct pool, node);

@@ -66,6 +66,8 @@ void shard_free(struct shard *sh);
 struct quic_host;
 void shard_set_quic(struct shard *sh, struct quic_host *host);
 struct quic_host *shard_quic(const struct shard *sh);
+/* The same of the connections to servers. */
+struct quic_host *shard_quic_out(const struct shard *sh);
 
 /* Ends the sessions of such transports, with a word to each. */
 void shard_close_streams(struct shard *sh);

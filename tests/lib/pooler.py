@@ -129,7 +129,30 @@ class Quic(Tls):
         return {"host": address.edge().folder, "port": 6432}
 
 
-TRANSPORTS = {t.name: t for t in (Tcp(), Tls(), Unix(), Quic())}
+class EdgeTcp(Quic):
+    """The same, by the edge's TCP port."""
+    name = "edge"
+
+    def connect(self, address):
+        return socket.create_connection(
+            (address.host, address.edge("tcp").port), pgwire.TIMEOUT)
+
+    def conninfo(self, address):
+        return {"host": address.host, "port": address.edge("tcp").port,
+                "sslmode": "disable"}
+
+
+class Pooled(Unix):
+    """A pooler whose servers are streams to another pooler of the scenario's
+    own, which is the one beside PostgreSQL."""
+    name = "pooled"
+
+    def options(self, certs):
+        return {"server_tls_ca_file": certs.ca}
+
+
+TRANSPORTS = {t.name: t for t in (Tcp(), Tls(), Unix(), Quic(), EdgeTcp(),
+                                  Pooled())}
 
 
 def has_quic(binary):
@@ -142,12 +165,15 @@ class Edge:
     where with_net_admin lets it open subflows."""
 
     def __init__(self, binary, folder, url, certs, args=(), space=None,
-                 with_net_admin=False):
+                 with_net_admin=False, listen=None):
+        """listen: a folder, or the number of a TCP port."""
         self.folder = folder
+        self.port = listen if isinstance(listen, int) else None
+        listen = str(listen or folder)
         self.log_path = os.path.join(folder, "edge.log")
         os.mkdir(folder)
         procs.give(folder)
-        argv = [binary, "edge", "-v", "--listen", folder, "--to", url,
+        argv = [binary, "edge", "-v", "--listen", listen, "--to", url,
                 "--ca", certs.ca, *args]
         argv = procs.as_service(argv)
         if with_net_admin:
@@ -171,6 +197,9 @@ class Edge:
             raise RuntimeError("the edge ended with %d:\n%s" % (
                 self.proc.returncode, self.log()))
         try:
+            if self.port:
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return True
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.connect(os.path.join(self.folder, ".s.PGSQL.6432"))
             return True
@@ -291,7 +320,8 @@ class Pooler(Address):
         self.users[STATS[0]] = (STATS[1], "plain", None)
         self.args = list(args)
         self.proc = None
-        self.own_edge = None
+        self.own_edges = {}
+        self.far = None
         self.options = self._default_options()
         self.options.update(options or {})
         self.databases = databases if databases is not None else \
@@ -305,13 +335,31 @@ class Pooler(Address):
         if start:
             self.start()
 
-    def edge(self, *args):
+    def edge(self, kind="unix"):
         """The edge in front of it, started when first asked for."""
-        if self.own_edge is None:
-            self.own_edge = Edge(
-                self.binary, os.path.join(self.folder, "edge"),
-                "quic://localhost:%d" % self.port, self.certs, args)
-        return self.own_edge
+        if kind not in self.own_edges:
+            self.own_edges[kind] = Edge(
+                self.binary, os.path.join(self.folder, "edge-" + kind),
+                "quic://localhost:%d" % self.port, self.certs,
+                listen=procs.free_port() if kind == "tcp" else None)
+        return self.own_edges[kind]
+
+    def far_databases(self):
+        server = TRANSPORTS["tcp"].server(self.cluster)
+        return {"*": server, "db1": server, "db2": server}
+
+    def behind(self):
+        """The pooler that it reaches by QUIC, started when first asked for."""
+        if self.far is None:
+            folder = os.path.join(self.folder, "far")
+            os.mkdir(folder)
+            procs.give(folder)
+            self.far = Pooler(
+                self.target, self.binary, folder, self.cluster, self.certs,
+                TRANSPORTS["quic"],
+                {"default_pool_size": 50, "workers": 1},
+                dict(self.far_databases()))
+        return self.far
 
     # configuration
 
@@ -336,6 +384,9 @@ class Pooler(Address):
 
     def server(self):
         """host= and port= that lead to the cluster."""
+        if self.transport.name == "pooled":
+            return "host=localhost port=%d transport=quic" % \
+                self.behind().port
         return self.transport.server(self.cluster)
 
     def default_databases(self):
@@ -457,10 +508,13 @@ class Pooler(Address):
             raise AssertionError("the pooler did not end:\n" + self.log())
 
     def kill(self):
-        if self.own_edge and self.own_edge.proc.poll() is None:
-            self.own_edge.proc.kill()
-            self.own_edge.proc.wait()
+        for each in self.own_edges.values():
+            if each.proc.poll() is None:
+                each.proc.kill()
+                each.proc.wait()
         self.kill_self()
+        if self.far:
+            self.far.kill()
 
     def kill_self(self):
         if self.proc is None:
@@ -540,8 +594,10 @@ class Pooler(Address):
         try:
             self.verify_self()
         finally:
-            if self.own_edge:
-                self.own_edge.stop()
+            for each in self.own_edges.values():
+                each.stop()
+            if self.far:
+                self.far.verify()
 
     def verify_self(self):
         try:
@@ -573,6 +629,10 @@ class Pooler(Address):
         def settled():
             try:
                 servers = len(self.show("SERVERS"))
+                if self.target == "pgbraid":
+                    # Those to servers stay when no session is on them.
+                    servers += len([r for r in self.show("QUIC")
+                                    if r["role"] == "client"])
             except (OSError, pgwire.WireClosed, pgwire.ServerError,
                     AssertionError):
                 return True
@@ -593,7 +653,7 @@ class Direct(Address):
     target = "direct"
 
     def __init__(self, cluster, certs, transport):
-        if transport.name == "quic":
+        if transport.name in ("quic", "edge", "pooled"):
             transport = TRANSPORTS["tcp"]  # which PostgreSQL does not speak
         super().__init__("127.0.0.1", cluster.port, cluster.sockdir,
                          transport, certs, cluster.users)

@@ -31,8 +31,9 @@ def pytest_addoption(parser):
     parser.addoption("--target", default="pgbraid",
                      choices=["pgbraid", "pgbouncer", "direct"],
                      help="what the scenarios meet")
-    parser.addoption("--transports", default="tcp,tls,unix,quic",
-                     help="comma list of transports")
+    parser.addoption("--transports", default="tcp,tls,unix,quic,core:edge,core:pooled",
+                     help="comma list of transports; core: only scenarios "
+                     "of the core run over that one")
 
 
 def stop_by_signal(number, frame):
@@ -46,6 +47,7 @@ def pytest_configure(config):
             "alone: measures time; not beside other scenarios",
             "core: part of the bounded set for sanitizer builds",
             "transports(*names): only over these",
+            "unfit(transport, why): not over this one",
             "differs(why): PgBouncer 1.18 does otherwise; ours decides",
             "pooled: makes no sense against PostgreSQL directly"):
         config.addinivalue_line("markers", line)
@@ -54,7 +56,10 @@ def pytest_configure(config):
 def pytest_generate_tests(metafunc):
     if "transport" not in metafunc.fixturenames:
         return
-    names = metafunc.config.getoption("--transports").split(",")
+    is_core = metafunc.definition.get_closest_marker("core")
+    names = [n.removeprefix("core:") for n
+             in metafunc.config.getoption("--transports").split(",")
+             if is_core or not n.startswith("core:")]
     only = metafunc.definition.get_closest_marker("transports")
     if only:
         names = [n for n in names if n in only.args] or list(only.args[:1])
@@ -64,6 +69,10 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(config, items):
     target = config.getoption("--target")
     for item in items:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        for unfit in item.iter_markers("unfit"):
+            if params.get("transport") == unfit.args[0]:
+                item.add_marker(pytest.mark.skip(reason=unfit.args[1]))
         differs = item.get_closest_marker("differs")
         if differs and target == "pgbouncer":
             item.add_marker(pytest.mark.xfail(
@@ -105,7 +114,7 @@ def cluster(session_folder, certs):
 
 @pytest.fixture
 def transport(request, target):
-    if request.param == "quic":
+    if request.param in ("quic", "edge", "pooled"):
         if target != "pgbraid":
             pytest.skip("only pgbraid speaks QUIC")
         if not pooler_module.has_quic(request.getfixturevalue("binary")):
@@ -155,7 +164,8 @@ def make_pooler(target, binary, cluster, certs, session_folder, request):
         os.mkdir(folder)
         procs.give(folder)
         out = pooler_module.Pooler.__new__(pooler_module.Pooler)
-        out.proc = out.own_edge = None
+        out.proc = out.far = None
+        out.own_edges = {}
         out.folder = folder
         made.append(out)
         out.__init__(*(program or (target, binary)), folder, cluster, certs,

@@ -464,6 +464,7 @@ def test_scram_secret_that_is_not_the_servers(make_pooler, transport):
 
 
 @core
+@pytest.mark.unfit("pooled", "the pooler behind asks for none here")
 def test_wrong_server_password_is_told(make_pooler, transport):
     p = make_pooler({"query_wait_timeout": 5}, transport=transport,
                     userlist={"u_scram": "wrong"})

@@ -49,6 +49,7 @@ def test_500_clients_share_seven_servers(make_pooler, transport, cluster):
 
 
 @core
+@pytest.mark.unfit("pooled", "counts PostgreSQL's processes")
 def test_max_db_connections_over_users(make_pooler, transport, cluster):
     p = make_pooler({"default_pool_size": 10, "max_db_connections": 4},
                     transport=transport)
@@ -61,6 +62,7 @@ def test_max_db_connections_over_users(make_pooler, transport, cluster):
 
 
 @core
+@pytest.mark.unfit("pooled", "counts PostgreSQL's processes")
 def test_max_user_connections_over_databases(make_pooler, transport,
                                              cluster):
     p = make_pooler({"default_pool_size": 10, "max_user_connections": 4},
@@ -228,6 +230,7 @@ def test_admin_gets_in_when_clients_fill_the_pooler(make_pooler, transport):
 
 
 @core
+@pytest.mark.unfit("pooled", "the pooler behind keeps its client")
 def test_budget_after_servers_were_killed(make_pooler, transport, cluster):
     """A server lost in any state gives its place back."""
     p = make_pooler({"default_pool_size": 3}, transport=transport)

@@ -234,6 +234,7 @@ def test_pools_count_clients_and_servers(make_pooler, transport):
 
 
 @core
+@pytest.mark.unfit("pooled", "looks for PostgreSQL's process")
 def test_clients_and_servers_are_linked(pooler, transport):
     with pooler.wire(params={"application_name": "finder"}) as w:
         w.ok("BEGIN")
@@ -351,6 +352,8 @@ def test_pause_waits_for_transactions(one_server):
 
 
 @core
+@pytest.mark.unfit("pooled",
+                   "PostgreSQL's processes stay with the pooler behind")
 def test_pause_closes_idle_servers(pooler, cluster):
     with pooler.wire() as w, pooler.admin() as a:
         pid = w.value(PID)
@@ -450,6 +453,8 @@ def test_kill_drops_everything(pooler, cluster):
 
 
 @core
+@pytest.mark.unfit("pooled",
+                   "PostgreSQL's processes stay with the pooler behind")
 def test_reconnect_replaces_servers(pooler):
     with pooler.wire() as w, pooler.admin() as a:
         w.ok("BEGIN")

@@ -315,6 +315,7 @@ def test_failed_deallocate_all_forgets_nothing(one_server):
 # --- the LRU and replacement of servers -----------------------------------------
 
 @core
+@pytest.mark.unfit("pooled", "counts what the pooler behind prepared")
 def test_lru_per_server(make_pooler, transport):
     p = make_pooler({"max_prepared_statements": 5, "default_pool_size": 1},
                     transport=transport)
@@ -353,6 +354,7 @@ def test_zero_turns_tracking_off(make_pooler, transport):
 
 
 @core
+@pytest.mark.unfit("pooled", "the pooler behind keeps its client")
 def test_reprepared_after_the_server_is_replaced(one_server, cluster):
     with one_server.wire() as a:
         prepare(a, "s", "SELECT $1::int * 2")
@@ -363,6 +365,8 @@ def test_reprepared_after_the_server_is_replaced(one_server, cluster):
             assert run(a, "s", str(i)).value() == str(2 * i)
 
 
+@pytest.mark.unfit("pooled",
+                   "PostgreSQL's processes stay with the pooler behind")
 def test_reprepared_after_reconnect(one_server):
     with one_server.wire() as a:
         prepare(a, "s", "SELECT 4")

@@ -588,6 +588,7 @@ def test_login_reports_the_usual_parameters(pooler):
 
 @core
 @pytest.mark.pooled
+@pytest.mark.unfit("pooled", "the pooler behind keeps its client")
 def test_server_killed_while_idle_is_not_noticed(pooler, cluster):
     with pooler.wire() as w:
         pid = w.value("SELECT pg_backend_pid()")

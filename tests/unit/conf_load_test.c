@@ -337,16 +337,30 @@ static void test_same_server(void **state)
     conf_unref(c);
 }
 
-static void test_later_is_one_warning(void **state)
+/* What a transport makes of sslmode: never less than it says itself. */
+static void test_transport(void **state)
 {
-    struct conf *c = good("[pgbouncer]\nauth_type = pam\n"
-                          "quic_max_streams = 1000\n"
-                          "[databases]\na = host=x transport=quic\n");
-
-    assert_int_equal(conf_warning_count(c), 1);
-    assert_string_equal(conf_warning(c, 0), "accepted but not in force yet: "
-                                            "transport (in [databases])");
-    conf_unref(c);
+    static const struct {
+        const char *line;
+        enum conf_sslmode mode;
+    } lines[] = {
+        {"host=x", CONF_SSL_PREFER},
+        {"host=x transport=tcp", CONF_SSL_DISABLE},
+        {"host=x transport=tls", CONF_SSL_VERIFY_FULL},
+        {"host=x transport=quic", CONF_SSL_VERIFY_FULL},
+        {"host=x transport=quic sslmode=require", CONF_SSL_REQUIRE},
+        {"host=x transport=tls sslmode=verify-ca", CONF_SSL_VERIFY_CA},
+    };
+    for (size_t i = 0; i < ARRAY_SIZE(lines); i++) {
+        char text[128];
+        snprintf(text, sizeof(text), "[pgbouncer]\n[databases]\na = %s\n",
+                 lines[i].line);
+        struct conf *c = good(text);
+        assert_int_equal(conf_warning_count(c), 0);
+        assert_int_equal(conf_server_sslmode(c, conf_db_at(c, 0)),
+                         lines[i].mode);
+        conf_unref(c);
+    }
 }
 
 static void test_mptcp_over_unix(void **state)
@@ -647,7 +661,7 @@ int main(void)
         cmocka_unit_test(test_peers),
         cmocka_unit_test(test_precedence),
         cmocka_unit_test(test_same_server),
-        cmocka_unit_test(test_later_is_one_warning),
+        cmocka_unit_test(test_transport),
         cmocka_unit_test(test_mptcp_over_unix),
         cmocka_unit_test(test_show),
         cmocka_unit_test(test_set),
