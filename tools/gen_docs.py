@@ -147,6 +147,32 @@ SECTIONS = {
     ),
 }
 
+EDGE_INTRO = """
+## The file of an edge
+
+`pgbraid edge FILE` reads a file of its own, in the same format without
+`%include`. Section `[edge]` is the edge; or it holds what several have in
+common, each of which has a section `[edge NAME]`:
+
+    [edge]
+    to = quic://db.example
+    ca = /etc/pgbraid/ca.crt
+
+    [edge orders]
+    listen = /run/pgbraid-edge/orders
+    cert = /etc/pgbraid/orders.crt
+    key = /etc/pgbraid/orders.key
+
+    [edge reports]
+    listen = 127.0.0.1:6433
+    to = quic://replica.example
+
+An edge that says nothing of a key has that of `[edge]`. The keys are the
+options of the command line, which beat the file there; `-` and `_` in their
+names are the same. A switch is `1` or `0`. `pgbraid edge --check FILE` says what
+is wrong with it. A changed file counts after a restart.
+"""
+
 TYPES = {
     "STR": "text",
     "LIST": "list",
@@ -271,6 +297,15 @@ def metrics():
     return METRICS_INTRO + "".join(out)
 
 
+def edge():
+    out = [EDGE_INTRO]
+    for _, name, argument, default, text in rows("edge.def", "EDGE"):
+        kind = "switch" if argument == "NULL" else "`%s`" % argument
+        given = default if re.search(r"[a-z] ", default) else "`%s`" % default
+        out.append(entry("###", name, [kind, "if not given: " + given], text))
+    return "".join(out)
+
+
 def check_groups():
     known = {g for g, _ in rows("group.def", "GROUP")}
     for row in rows("option.def", "OPT"):
@@ -280,7 +315,8 @@ def check_groups():
 
 def main():
     check_groups()
-    pages = {PAGE: INTRO + options() + "".join(map(section, SECTIONS)),
+    pages = {PAGE: INTRO + options() + "".join(map(section, SECTIONS)) +
+             edge(),
              METRICS_PAGE: metrics()}
     if sys.argv[1:] == ["--check"]:
         for path, page in pages.items():

@@ -165,10 +165,22 @@ def section(macro):
     return "".join(out)
 
 
+def edge():
+    out = [".SH THE FILE OF AN EDGE\n" + roff(
+        "`pgbraid edge` reads a file with a section [edge], or with one "
+        "section [edge NAME] for each of several; [edge] then holds what they "
+        "have in common. The keys are also options of its command line, which "
+        "beat the file.") + "\n"]
+    for _, name, argument, default, text in gen_docs.rows("edge.def", "EDGE"):
+        kind = "switch" if argument == "NULL" else "`%s`" % argument
+        out.append(entry(name, [kind, "if not given: " + default], text))
+    return "".join(out)
+
+
 def main():
     gen_docs.check_groups()
     page = INTRO.replace("@VERSION@", version()) + options()
-    page += "".join(section(m) for m in gen_docs.SECTIONS) + OUTRO
+    page += "".join(section(m) for m in gen_docs.SECTIONS) + edge() + OUTRO
     if sys.argv[1:] == ["--check"]:
         if not PAGE.exists() or PAGE.read_text() != page:
             sys.exit("docs/pgbraid.5 is stale: run tools/gen_man.py")

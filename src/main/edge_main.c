@@ -22,7 +22,7 @@ enum { EXIT_NOT_FOUND = 127, EXIT_BY_SIGNAL = 128 };
 struct edge_app {
     struct edge_args args;
     struct loop *loop;
-    struct edge *edge;
+    struct edge *edge[EDGES_MAX];
     struct io signals;
     char dir[64]; /* of run; "": none */
     pid_t child;
@@ -94,7 +94,7 @@ static void exec_child(struct edge_app *app)
 {
     char port[16];
     sigset_t set = watched();
-    snprintf(port, sizeof port, "%d", app->args.edge.port);
+    snprintf(port, sizeof port, "%d", app->args.edge[0].o.port);
     (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
     (void)signal(SIGPIPE, SIG_DFL);
     (void)setenv("PGHOST", app->dir, 1);
@@ -136,7 +136,20 @@ static int make_dir(struct edge_app *app, struct err *e)
         app->dir[0] = 0;
         return err_set(e, ERR_IO, "/tmp: %s", strerror(errno));
     }
-    app->args.edge.listen = app->dir;
+    app->args.edge[0].o.listen = app->dir;
+    return 0;
+}
+
+static int open_edges(struct edge_app *app, struct err *e)
+{
+    for (int i = 0; i < app->args.n; i++) {
+        const struct edge_plan *p = &app->args.edge[i];
+        int rc = edge_open(&app->edge[i], app->loop, &p->o, e);
+        if (rc && p->name[0])
+            return err_wrap(e, "[edge %s]", p->name);
+        if (rc)
+            return rc;
+    }
     return 0;
 }
 
@@ -154,7 +167,7 @@ static int start(struct edge_app *app, struct err *e)
     if (rc == 0)
         rc = start_log(&app->args, e);
     if (rc == 0)
-        rc = edge_open(&app->edge, app->loop, &app->args.edge, e);
+        rc = open_edges(app, e);
     if (rc == 0 && app->args.mode == EDGE_RUN)
         rc = start_child(app, e);
     return rc;
@@ -162,7 +175,8 @@ static int start(struct edge_app *app, struct err *e)
 
 static void tear_down(struct edge_app *app)
 {
-    edge_close(app->edge);
+    for (int i = 0; i < app->args.n; i++)
+        edge_close(app->edge[i]);
     if (app->dir[0])
         (void)rmdir(app->dir);
     if (app->signals.fd >= 0)
@@ -184,7 +198,8 @@ int edge_main(int argc, char **argv)
         return 1;
     }
     if (app.args.mode == EDGE_HELP) {
-        fputs(edge_args_help, stdout);
+        edge_args_print_help();
+        edge_args_free(&app.args);
         return 0;
     }
     if (app.args.is_check) {
@@ -196,7 +211,8 @@ int edge_main(int argc, char **argv)
     if (rc) {
         fprintf(stderr, "pgbraid %s: %s\n", argv[0], e.text);
     } else {
-        edge_log(app.edge);
+        for (int i = 0; i < app.args.n; i++)
+            edge_log(app.edge[i]);
         notify_ready();
         loop_run(app.loop);
         notify_stopping();

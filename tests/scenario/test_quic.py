@@ -199,6 +199,40 @@ def test_edge_from_a_file(serve, make_edge, certs):
         assert proc.wait(10) == 0
 
 
+@core
+def test_several_edges_in_a_file(serve, certs):
+    p = serve()
+    ports = [procs.free_port(), procs.free_port()]
+    ini = p.file("edge.ini", """
+[edge]
+to = quic://localhost:1
+ca = %s
+quic_connections = 1
+[edge first]
+to = quic://localhost:%d
+listen = 127.0.0.1:%d
+[edge second]
+listen = %d
+to = tls://localhost:%d
+""" % (certs.ca, p.port, ports[0], ports[1], p.port))
+    proc = subprocess.Popen([p.binary, "edge", "-q", ini])
+    try:
+        for port in ports:
+            def up():
+                try:
+                    return socket.create_connection(("127.0.0.1", port), 5)
+                except OSError:
+                    return None
+            w = Wire(procs.wait_for(up, 10, "the edge"), False,
+                     pgwire.TIMEOUT)
+            w.login("u_trust", "db1", None)
+            assert w.value("SELECT 1") == "1"
+            w.close()
+    finally:
+        proc.terminate()
+        assert proc.wait(10) == 0
+
+
 @pytest.mark.parametrize("scheme", ["tcp", "tls"])
 def test_other_ways_to_the_pooler(serve, make_edge, scheme):
     p = serve()
