@@ -19,7 +19,7 @@ def make_ca(folder, name="ca", subject="/CN=pgbraid test CA"):
 
 
 def make_cert(folder, name, common_name, ca="ca",
-              alt="DNS:localhost,IP:127.0.0.1,IP:::1"):
+              alt="DNS:localhost,IP:127.0.0.1,IP:::1", days=30):
     """A certificate signed by the CA of this folder."""
     cert, key = _paths(folder, name)
     ca_cert, ca_key = _paths(folder, ca)
@@ -33,7 +33,7 @@ def make_cert(folder, name, common_name, ca="ca",
              "ec_paramgen_curve:prime256v1", "-nodes", "-subj",
              "/CN=" + common_name, "-keyout", key, "-out", csr)
     _openssl("x509", "-req", "-sha256", "-in", csr, "-CA", ca_cert,
-             "-CAkey", ca_key, "-CAcreateserial", "-days", "30",
+             "-CAkey", ca_key, "-CAcreateserial", "-days", str(days),
              "-extfile", ext, "-out", cert)
     return cert, key
 
