@@ -24,6 +24,12 @@ enum entry_state {
     ENTRY_KNOWN,
 };
 
+/* From c-ares 1.31 on it keeps answers of its own, unless told to keep them for
+ * no time at all; those here are the ones that can be flushed. */
+#ifndef ARES_OPT_QUERY_CACHE
+#define ARES_OPT_QUERY_CACHE 0
+#endif
+
 enum {
     ADDRESSES_MAX = 64,
     HOST_MAX = 255,
@@ -549,7 +555,7 @@ static int open_channel(ares_channel *out, struct resolver *r,
 {
     struct ares_options a = {.timeout = TIMEOUT_MS, .tries = TRIES};
     int mask = ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES | ARES_OPT_LOOKUPS |
-               ARES_OPT_SOCK_STATE_CB;
+               ARES_OPT_SOCK_STATE_CB | ARES_OPT_QUERY_CACHE;
     char lookups[] = "fb"; /* /etc/hosts, then servers */
     a.lookups = lookups;
     a.sock_state_cb = on_socket_state;
