@@ -28,12 +28,10 @@ const char args_help[] =
     "  -V, --version      print the version\n"
     "  -h, --help         print this help\n"
     "\n"
-    "Signals: HUP reloads the configuration; TERM ends when all clients have\n"
-    "left, INT when all server connections are released (a second one: now),\n"
-    "QUIT now; USR1 pauses, USR2 resumes.\n"
+    "Signals: HUP reloads the file; TERM ends when all clients have left, INT\n"
+    "when all servers are released, QUIT now; USR1 pauses, USR2 resumes.\n"
     "\n"
-    "Example:\n"
-    "  pgbraid /etc/pgbraid/pgbraid.ini\n"
+    "Manual: pgbraid(1), pgbraid(5). The console, once it runs:\n"
     "  psql -h localhost -p 6432 -U admin pgbraid -c 'SHOW POOLS'\n";
 
 enum { OPTION_CHECK = 256 };
