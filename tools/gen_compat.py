@@ -151,9 +151,11 @@ SWITCHES = [
      "the version"),
     ("-h, --help", "same", "test_switches: test_exit_status",
      "the switches, on one screen"),
-    ("-R, --reboot", "differs", "unit/args_test",
-     "take-over by a console connection, deprecated in PgBouncer in favour of "
-     "`so_reuseport`: refused, with a line that says what to do instead"),
+    ("-R, --reboot", "differs", "test_upgrade",
+     "an upgrade, in which sessions move, too; it does not go by the console"),
+    ("--upgrade", "ours", "test_upgrade",
+     "the running process starts this program with this file, which takes over "
+     "with the sessions that can move"),
     ("--check", "ours", "test_config: test_secrets_are_not_shown_by_check",
      "reads a file, names every mistake, starts nothing"),
 ]

@@ -74,6 +74,24 @@ void cmd_set(struct job *j)
     control_get()->set(j->loop, j->arg, j->value, job_called_back, j);
 }
 
+/* ------------------------------------------------------------------ UPGRADE */
+
+static void upgraded(struct job *j, const struct err *e)
+{
+    if (e)
+        job_fail_with(j, err_sqlstate(ERR_CONF),
+                      "see the log of the new program", "%s", e->text);
+    else
+        job_done(j);
+}
+
+void cmd_upgrade(struct job *j)
+{
+    log_info("UPGRADE command issued");
+    job_expect(j, upgraded);
+    control_get()->upgrade(j->loop, job_called_back, j);
+}
+
 /* ----------------------------------------------------------------- SHUTDOWN */
 
 /* At once: no reply, the session lasts until the process is gone, so that its

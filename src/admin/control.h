@@ -29,6 +29,9 @@ struct control {
     void (*set)(struct loop *asker, const char *key, const char *value,
                 control_done_cb done, void *arg);
     void (*shutdown)(enum shutdown_mode mode);
+    /* Another process, of the program and file as they are now on disk, takes
+     * over; done when it serves. */
+    void (*upgrade)(struct loop *asker, control_done_cb done, void *arg);
 };
 
 /* Set once by main before the workers start. */

@@ -12,7 +12,8 @@ enum {
     TRANSPORT,
     MPTCP,
     CONGESTION,
-    LOG_FORMAT
+    LOG_FORMAT,
+    UPGRADE_TLS,
 };
 
 static const struct {

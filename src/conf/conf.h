@@ -77,6 +77,11 @@ enum conf_mptcp {
     CONF_MPTCP_REQUIRE,
 };
 
+enum conf_upgrade_tls {
+    CONF_UPGRADE_WAIT,
+    CONF_UPGRADE_END,
+};
+
 enum { CONF_WORKERS_AUTO = 0 };
 
 /* A list that was separated by commas or blanks. */
@@ -98,6 +103,7 @@ struct conf_list {
 #define CONF_FIELD_SSLMODE(name) enum conf_sslmode name;
 #define CONF_FIELD_LOG_FORMAT(name) enum conf_log_format name;
 #define CONF_FIELD_CONGESTION(name) enum conf_congestion name;
+#define CONF_FIELD_UPGRADE_TLS(name) enum conf_upgrade_tls name;
 
 /* The field that a row of section.def makes: choices are int, so that -1 can
  * say "not set". */
@@ -252,6 +258,8 @@ struct slice conf_db_dbname(const struct conf_db *db, struct slice asked);
  * a reload closes them once they are released. Pool sizes and limits do not
  * matter here. */
 bool conf_db_same_server(const struct conf_db *a, const struct conf_db *b);
+/* The same number where both would say so, for another process. */
+uint64_t conf_server_print(const struct conf *c, const struct conf_db *db);
 bool conf_same_server_tls(const struct conf *a, const struct conf *b);
 bool conf_same_client_tls(const struct conf *a, const struct conf *b);
 

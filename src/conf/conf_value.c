@@ -163,6 +163,65 @@ bool conf_db_same_server(const struct conf_db *a, const struct conf_db *b)
            a->transport == b->transport && a->mptcp == b->mptcp;
 }
 
+/* FNV-1a; only ever compared with those of a process of the same account. */
+static void print_bytes(uint64_t *h, const void *p, size_t n)
+{
+    const uint8_t *b = p;
+    for (size_t i = 0; i < n; i++)
+        *h = (*h ^ b[i]) * 0x100000001b3u;
+}
+
+static void print_text(uint64_t *h, const char *s)
+{
+    print_bytes(h, s ? "1" : "0", 1);
+    if (s)
+        print_bytes(h, s, strlen(s) + 1);
+}
+
+static void print_number(uint64_t *h, int64_t n)
+{
+    print_bytes(h, &n, sizeof n);
+}
+
+/* What conf_db_same_server() and conf_same_server_tls() compare. */
+uint64_t conf_server_print(const struct conf *c, const struct conf_db *db)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    if (!db)
+        return 0;
+    const char *const text[] = {db->dbname,
+                                db->user,
+                                db->password,
+                                db->connect_query,
+                                db->client_encoding,
+                                db->datestyle,
+                                db->timezone,
+                                db->application_name,
+                                db->auth_dbname,
+                                db->auth_query,
+                                db->sslrootcert,
+                                db->sslcert,
+                                db->sslkey,
+                                c->server_tls_ca_file,
+                                c->server_tls_cert_file,
+                                c->server_tls_key_file,
+                                c->server_tls_protocols,
+                                c->server_tls_ciphers,
+                                c->server_tls13_ciphers};
+    const int number[] = {
+        db->load_balance_hosts, db->sslmode, db->sslnegotiation,
+        db->transport,          db->mptcp,   c->server_tls_sslmode};
+    for (int i = 0; i < db->n_hosts; i++) {
+        print_text(&h, db->hosts[i].host);
+        print_number(&h, db->hosts[i].port);
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(text); i++)
+        print_text(&h, text[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(number); i++)
+        print_number(&h, number[i]);
+    return h;
+}
+
 bool conf_same_server_tls(const struct conf *a, const struct conf *b)
 {
     return a->server_tls_sslmode == b->server_tls_sslmode &&

@@ -29,6 +29,7 @@ enum option_type {
     OPTION_MPTCP,
     OPTION_CONGESTION,
     OPTION_LOG_FORMAT,
+    OPTION_UPGRADE_TLS,
 };
 
 enum {

@@ -10,10 +10,13 @@
 #include "admin/control.h"
 #include "main/args.h"
 #include "main/daemon.h"
+#include "main/generation.h"
 #include "main/listeners.h"
 #include "main/quic_listeners.h"
 #include "main/signals.h"
+#include "main/takeover.h"
 #include "main/tls_pair.h"
+#include "main/upgrade.h"
 #include "pool/shared.h"
 #include "worker/team.h"
 
@@ -45,6 +48,15 @@ struct app {
     struct timer users_timer; /* reload.c */
 
     struct timer stats_timer; /* stats_log.c */
+
+    char program[PATH_MAX]; /* how to start the next one */
+    struct handover *handover;
+    struct generations gen;    /* generation.c */
+    struct upgrade upgrade;    /* upgrade.c */
+    struct takeover *takeover; /* takeover.c; NULL: an ordinary start */
+    bool takes_over;           /* it was none */
+    struct listener *orders;   /* upgrade_orders.c */
+    int n_orders;
 
     enum stop_state stop; /* stop.c */
     enum shutdown_mode stop_mode;

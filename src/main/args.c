@@ -6,13 +6,12 @@
 #include <string.h>
 
 const char args_help[] =
-    "pgbraid is a connection pooler for PostgreSQL. It takes PgBouncer's\n"
-    "configuration and answers on PgBouncer's console.\n"
-    "\n"
+    "pgbraid is a connection pooler for PostgreSQL, used as PgBouncer is.\n"
     "Usage:\n"
     "  pgbraid [OPTION]... FILE.ini      run with this configuration\n"
     "  pgbraid --check FILE.ini          say what is wrong with it, do not "
     "run\n"
+    "  pgbraid --upgrade FILE.ini        take over from the running one\n"
     "  pgbraid edge ...                  a local place that leads to a far "
     "pooler\n"
     "  pgbraid run ... -- COMMAND        the same for one command; both have "
@@ -25,6 +24,7 @@ const char args_help[] =
     "  -q, --quiet        do not log to standard error\n"
     "      --check        list every mistake of the file; exit status 1 if "
     "any\n"
+    "  -R, --reboot       the same as --upgrade; runs when nothing does\n"
     "  -V, --version      print the version\n"
     "  -h, --help         print this help\n"
     "\n"
@@ -34,7 +34,7 @@ const char args_help[] =
     "Manual: pgbraid(1), pgbraid(5). The console, once it runs:\n"
     "  psql -h localhost -p 6432 -U admin pgbraid -c 'SHOW POOLS'\n";
 
-enum { OPTION_CHECK = 256 };
+enum { OPTION_CHECK = 256, OPTION_UPGRADE };
 
 static const struct option options[] = {
     {"daemon", no_argument, NULL, 'd'},
@@ -43,6 +43,7 @@ static const struct option options[] = {
     {"verbose", no_argument, NULL, 'v'},
     {"quiet", no_argument, NULL, 'q'},
     {"check", no_argument, NULL, OPTION_CHECK},
+    {"upgrade", no_argument, NULL, OPTION_UPGRADE},
     {"version", no_argument, NULL, 'V'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -80,10 +81,11 @@ static int apply(struct args *a, int opt, struct err *e)
         a->mode = ARGS_CHECK;
         break;
     case 'R':
-        return err_set(e, ERR_UNSUPPORTED,
-                       "option --reboot is not supported: set so_reuseport = 1 "
-                       "and start the new process beside the old one, then "
-                       "send SIGTERM to the old one (a rolling restart)");
+        a->mode = ARGS_REBOOT;
+        break;
+    case OPTION_UPGRADE:
+        a->mode = ARGS_UPGRADE;
+        break;
     default:
         must(false);
     }

@@ -10,13 +10,15 @@
 enum args_mode {
     ARGS_RUN,
     ARGS_CHECK,
+    ARGS_UPGRADE,
+    ARGS_REBOOT, /* ARGS_UPGRADE, or ARGS_RUN when nothing runs */
     ARGS_HELP,
     ARGS_VERSION,
 };
 
 struct args {
     enum args_mode mode;
-    const char *file; /* set with ARGS_RUN and ARGS_CHECK */
+    const char *file; /* not with ARGS_HELP, ARGS_VERSION */
     const char *user; /* NULL: the configuration's */
     bool is_daemon, is_quiet;
     int verbose;

@@ -3,6 +3,7 @@
 #include "main/listeners.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,9 +13,10 @@
 #include "main/notify.h"
 #include "net/listener.h"
 #include "net/mptcp.h"
+#include "pool/shared.h"
 
 enum {
-    SHARED_MAX = 64, /* Unix and handed-over sockets */
+    SHARED_MAX = 64 + SHARDS_MAX, /* Unix and handed-over sockets */
 };
 
 struct listeners {
@@ -27,6 +29,7 @@ struct listeners {
     struct addr where[ADDRESSES_MAX]; /* of the TCP sockets, for the log */
     struct team *team;
     int next_worker;
+    bool is_activated; /* a service manager has opened them */
 };
 
 /* --- opening ----------------------------------------------------------------
@@ -77,17 +80,117 @@ static int open_tcp(struct listeners *ls, const struct addr *at,
     return rc;
 }
 
+/* ------------------------------------------------------------- an upgrade */
+
+static struct given_socket *find_given(struct given *g, const struct addr *at)
+{
+    struct addr a;
+    for (int i = 0; g && i < g->n; i++) {
+        struct given_socket *k = &g->at[i];
+        if (k->fd >= 0 && k->kind == GIVEN_STREAM && !addr_of_self(k->fd, &a) &&
+            addr_eq(&a, at))
+            return k;
+    }
+    return NULL;
+}
+
+static int take_given(struct listener **out, struct given_socket *k,
+                      const struct conf *c, struct err *e)
+{
+    int rc = listener_adopt(out, k->fd, e);
+    if (rc)
+        return rc;
+    k->fd = -1;
+    listener_keep_file(*out); /* until we serve */
+    listener_set_backlog(*out, c->listen_backlog);
+    return 0;
+}
+
+static int count_given(struct given *g, const struct addr *at)
+{
+    struct addr a;
+    int n = 0;
+    for (int i = 0; g && i < g->n; i++)
+        n += g->at[i].fd >= 0 && g->at[i].kind == GIVEN_STREAM &&
+             !addr_of_self(g->at[i].fd, &a) && addr_eq(&a, at);
+    return n;
+}
+
+/* One for each worker; where there are more or fewer, the kernel spreads
+ * connections over sockets that must all be served: so the main thread deals
+ * out. */
+static int take_tcp(struct listeners *ls, struct given *g, int n,
+                    const struct addr *at, const struct conf *c, struct err *e)
+{
+    int rc = 0;
+    bool fits = n == ls->n_workers;
+    if (!fits && ls->n_dealt + n > SHARED_MAX)
+        return err_set(e, ERR_CONF,
+                       "upgrade: more than %d sockets to take over",
+                       SHARED_MAX);
+    for (int i = 0; i < n && rc == 0; i++) {
+        struct listener **to =
+            fits ? tcp_slot(ls, i, ls->n_tcp) : &ls->dealt[ls->n_dealt];
+        rc = take_given(to, find_given(g, at), c, e);
+        ls->n_dealt += rc == 0 && !fits;
+    }
+    if (fits)
+        ls->where[ls->n_tcp++] = *at;
+    return rc;
+}
+
+static int take_all(struct listeners *ls, struct given *g, const struct conf *c,
+                    struct err *e)
+{
+    ls->is_activated = true;
+    for (int i = 0; i < g->n; i++) {
+        if (g->at[i].kind != GIVEN_STREAM)
+            continue;
+        if (ls->n_dealt == SHARED_MAX)
+            return err_set(e, ERR_CONF, "upgrade: too many sockets");
+        int rc = take_given(&ls->dealt[ls->n_dealt], &g->at[i], c, e);
+        if (rc)
+            return rc;
+        ls->n_dealt++;
+    }
+    return 0;
+}
+
+static void give_one(struct given *out, const struct listener *l, bool is_file)
+{
+    int fd = fcntl(listener_fd(l), F_DUPFD_CLOEXEC, 0);
+    if (fd < 0 || out->n == GIVEN_MAX)
+        return;
+    out->at[out->n++] = (struct given_socket){
+        .fd = fd, .kind = GIVEN_STREAM, .forward = -1, .is_file = is_file};
+}
+
+void listeners_give(const struct listeners *ls, struct given *out)
+{
+    out->is_activated = ls->is_activated;
+    for (int a = 0; a < ls->n_tcp; a++)
+        for (int w = 0; w < ls->n_workers; w++)
+            if (*tcp_slot(ls, w, a))
+                give_one(out, *tcp_slot(ls, w, a), false);
+    for (int i = 0; i < ls->n_dealt; i++)
+        give_one(out, ls->dealt[i],
+                 !ls->is_activated &&
+                     addr_is_unix(listener_addr(ls->dealt[i])));
+}
+
 /* An address that is elsewhere for now, as of a pair of machines the one that
  * moves between them, does not keep the others from serving. */
 static int open_all_tcp(struct listeners *ls, const struct conf *c,
-                        struct err *e)
+                        struct given *given, struct err *e)
 {
     struct addresses as;
     int rc =
         addresses_find(&as, "listen_addr", &c->listen_addr, c->listen_port, e);
     struct err missing = {0};
     for (int i = 0; i < as.n && rc == 0; i++) {
-        rc = open_tcp(ls, &as.at[i], c, e);
+        int n = count_given(given, &as.at[i]);
+        rc = n ? take_tcp(ls, given, n, &as.at[i], c, e)
+               : open_tcp(ls, &as.at[i], c, e);
         if (rc && as.is_optional[i]) {
             log_warning("%s; going on without IPv6", e->text);
             rc = 0;
@@ -105,7 +208,7 @@ static int open_all_tcp(struct listeners *ls, const struct conf *c,
 }
 
 static int open_unix(struct listeners *ls, const struct conf *c, uid_t owner,
-                     struct err *e)
+                     struct given *given, struct err *e)
 {
     struct addr at;
     struct listener_options o = {
@@ -116,6 +219,12 @@ static int open_unix(struct listeners *ls, const struct conf *c, uid_t owner,
     if (!c->unix_socket_dir || !*c->unix_socket_dir)
         return 0;
     int rc = addr_unix(slice_str(c->unix_socket_dir), c->listen_port, &at, e);
+    struct given_socket *k = rc ? NULL : find_given(given, &at);
+    if (k) {
+        rc = take_given(&ls->dealt[0], k, c, e);
+        ls->n_dealt = rc == 0;
+        return rc;
+    }
     if (rc == 0)
         rc = listener_open(&ls->dealt[0], &at, &o, e);
     if (rc)
@@ -156,11 +265,12 @@ static int adopt(struct listeners *ls, const struct conf *c, int first, int n,
             warn_without_mptcp(ls->dealt[i]);
         ls->n_dealt++;
     }
+    ls->is_activated = true;
     return 0;
 }
 
 int listeners_open(struct listeners **out, const struct conf *c, int n_workers,
-                   uid_t owner, struct err *e)
+                   uid_t owner, struct given *given, struct err *e)
 {
     struct listeners *ls = mem_new(sizeof *ls);
     int first;
@@ -168,12 +278,14 @@ int listeners_open(struct listeners **out, const struct conf *c, int n_workers,
     ls->n_workers = n_workers;
     ls->tcp = mem_new_array((size_t)n_workers * ADDRESSES_MAX, sizeof *ls->tcp);
     int rc;
-    if (n_given)
+    if (given && given->is_activated)
+        rc = take_all(ls, given, c, e);
+    else if (n_given)
         rc = adopt(ls, c, first, n_given, e);
     else
-        rc = open_unix(ls, c, owner, e);
-    if (rc == 0 && n_given == 0)
-        rc = open_all_tcp(ls, c, e);
+        rc = open_unix(ls, c, owner, given, e);
+    if (rc == 0 && !ls->is_activated)
+        rc = open_all_tcp(ls, c, given, e);
     if (rc == 0 && ls->n_tcp + ls->n_dealt == 0)
         rc = err_set(e, ERR_CONF,
                      "nowhere to listen: neither listen_addr nor "
@@ -252,6 +364,57 @@ int listeners_start(struct listeners *ls, struct loop *loop, struct team *team,
             return rc;
     }
     return 0;
+}
+
+struct pause {
+    struct listeners *ls;
+    struct loop *loop;
+    void (*done)(void *arg);
+    void *arg;
+};
+
+static void pause_on(struct shard *sh, void *arg)
+{
+    struct pause *p = arg;
+    for (int i = 0; i < p->ls->n_tcp; i++) {
+        struct listener *l = *tcp_slot(p->ls, shard_index(sh), i);
+        if (l)
+            listener_stop(l);
+    }
+}
+
+static void end_pause(void *arg)
+{
+    struct pause p = *(struct pause *)arg;
+    free(arg);
+    p.done(p.arg);
+}
+
+void listeners_pause(struct listeners *ls, struct loop *loop,
+                     void (*done)(void *arg), void *arg)
+{
+    struct pause *p = mem_new(sizeof *p);
+    *p = (struct pause){ls, loop, done, arg};
+    for (int i = 0; i < ls->n_dealt; i++) {
+        listener_stop(ls->dealt[i]);
+        listener_keep_file(ls->dealt[i]);
+    }
+    team_gather(ls->team, loop, pause_on, end_pause, p);
+}
+
+void listeners_own_files(struct listeners *ls)
+{
+    for (int i = 0; i < ls->n_dealt; i++)
+        if (!ls->is_activated)
+            listener_own_file(ls->dealt[i]);
+}
+
+void listeners_go_on(struct listeners *ls, struct loop *loop)
+{
+    struct err e;
+    listeners_own_files(ls);
+    if (listeners_start(ls, loop, ls->team, &e))
+        log_error("%s", e.text);
 }
 
 struct defer_accept {

@@ -29,6 +29,7 @@
 #include "main/stats_log.h"
 #include "main/stop.h"
 #include "main/supervisor.h"
+#include "main/upgrade_orders.h"
 #include "net/quic.h"
 
 enum {
@@ -145,12 +146,15 @@ static void check_files(const struct app *app)
 /* While we may still be root, and with errors going to standard error. */
 static int prepare(struct app *app, struct err *e)
 {
-    int rc = conf_load(app->args.file, &app->conf, e);
+    int rc = takeover_look(app, e);
+    app->takes_over = app->takeover != NULL;
+    if (rc == 0)
+        rc = conf_load(app->args.file, &app->conf, e);
     if (rc)
         return rc;
     const char *user = app->args.user ? app->args.user : app->conf->user;
     rc = daemon_find_user(user, &app->user, e);
-    if (rc == 0)
+    if (rc == 0 && !app->takes_over)
         rc = pidfile_check(app->conf->pidfile, e);
     if (rc == 0)
         rc = multipath_check(app->conf, true, e);
@@ -160,8 +164,11 @@ static int prepare(struct app *app, struct err *e)
         return rc;
     app->max_files = daemon_raise_files();
     uid_t owner = app->user.name ? app->user.uid : (uid_t)-1;
-    rc = listeners_open(&app->listeners, app->conf, count_workers(app->conf),
-                        owner, e);
+    rc = takeover_begin(app, e);
+    if (rc == 0)
+        rc =
+            listeners_open(&app->listeners, app->conf, count_workers(app->conf),
+                           owner, takeover_given(app), e);
     if (rc == 0)
         rc = quic_listeners_open(&app->quic, app->conf,
                                  count_workers(app->conf), e);
@@ -201,6 +208,9 @@ static int make_team(struct app *app, struct err *e)
         shard_set_conf(team_shard(app->team, i), conf_ref(app->conf),
                        tls.client, tls.server);
     }
+    takeover_apply_state(app);
+    generation_init(app);
+    upgrade_init(app);
     requests_install(app);
     return signals_start(&app->signals, app->loop, on_signal, app, e);
 }
@@ -231,10 +241,10 @@ static void read_anew(struct app *app)
 static int begin_supervision(struct app *app, char why[ERR_TEXT_MAX],
                              struct err *e)
 {
-    int rc = pidfile_write(app->conf->pidfile, e);
+    int rc = app->takes_over ? 0 : pidfile_write(app->conf->pidfile, e);
     if (rc)
         return rc;
-    app->has_pidfile = true;
+    app->has_pidfile = !app->takes_over;
     supervisor_run(app, why, ERR_TEXT_MAX);
     if (why[0])
         read_anew(app);
@@ -245,10 +255,10 @@ static int start(struct app *app, struct err *e)
 {
     char why[ERR_TEXT_MAX] = "";
     int rc = prepare(app, e);
-    bool has_supervisor = rc == 0 && app->conf->supervisor;
-    if (rc == 0 && app->args.is_daemon)
+    bool is_supervised = rc == 0 && app->conf->supervisor;
+    if (rc == 0 && app->args.is_daemon && !app->takes_over)
         rc = go_to_background(app, e);
-    if (rc == 0 && has_supervisor)
+    if (rc == 0 && is_supervised)
         rc = begin_supervision(app, why, e);
     if (rc == 0)
         rc = reload_open_log(app, app->conf, true, e);
@@ -261,13 +271,15 @@ static int start(struct app *app, struct err *e)
     reload_log_warnings(app->conf);
     check_files(app);
     rc = make_team(app, e);
-    if (rc == 0 && !has_supervisor) {
+    if (rc == 0 && !is_supervised && !app->takes_over) {
         rc = pidfile_write(app->conf->pidfile, e);
         app->has_pidfile = rc == 0;
     }
     if (rc)
         return rc;
     rc = team_start(app->team, e);
+    if (rc == 0)
+        rc = takeover_commit(app, e);
     if (rc == 0)
         rc = listeners_start(app->listeners, app->loop, app->team, e);
     if (rc == 0)
@@ -278,6 +290,20 @@ static int start(struct app *app, struct err *e)
     return rc;
 }
 
+static bool has_supervisor(const struct app *app)
+{
+    return app->to_supervisor >= 0;
+}
+
+/* The old process has made way. */
+static void take_pidfile(struct app *app)
+{
+    struct err e;
+    app->has_pidfile = pidfile_replace(app->conf->pidfile, &e) == 0;
+    if (!app->has_pidfile)
+        log_error("%s", e.text);
+}
+
 static void say_up(struct app *app)
 {
     listeners_log(app->listeners);
@@ -285,6 +311,10 @@ static void say_up(struct app *app)
     log_info("process up: pgbraid %s, %d worker%s, %s", PGBRAID_VERSION,
              team_size(app->team), team_size(app->team) == 1 ? "" : "s",
              OpenSSL_version(OPENSSL_VERSION));
+    if (app->takes_over && !has_supervisor(app))
+        take_pidfile(app);
+    takeover_serving(app);
+    upgrade_orders_open(app);
     notify_ready();
     daemon_report_up(&app->report);
     supervisor_tell_up(app);
@@ -295,10 +325,12 @@ static void say_up(struct app *app)
 
 static void tear_down(struct app *app)
 {
+    generation_fini(app);
     metrics_http_close(app->metrics);
     metrics_http_free(app->metrics);
     if (app->team)
         team_free(app->team);
+    upgrade_orders_remove(app);
     listeners_free(app->listeners);
     quic_listeners_free(app->quic);
     signals_stop(&app->signals);
@@ -308,19 +340,22 @@ static void tear_down(struct app *app)
         loop_free(app->loop);
     if (app->shared)
         shared_free(app->shared);
+    handover_free(app->handover);
     tls_pair_unref(&app->tls);
     conf_unref(app->conf);
     log_stop();
     crash_set_logfile(NULL);
 }
 
-static int run(const struct args *args)
+static int run(const struct args *args, int argc, char **argv)
 {
     struct app app = {.args = *args, .report = -1, .to_supervisor = -1};
     struct err e = {0};
     signals_block();
+    upgrade_note_program(&app, argc, argv);
     int rc = start(&app, &e);
     if (rc) {
+        takeover_fail(&app, e.text);
         log_fatal("%s", e.text);
         if (app.has_log && app.is_background) /* the log is elsewhere */
             fprintf(stderr, "pgbraid: %s\n", e.text);
@@ -399,6 +434,20 @@ static int print_version(void)
     return 0;
 }
 
+/* By this program: its own path, as the running process is to start it. */
+static int upgrade(const struct args *args, int argc, char **argv)
+{
+    char program[PATH_MAX];
+    struct err e;
+    upgrade_find_program(argv[0], program);
+    int rc = upgrade_order(args, program, &e);
+    if (rc == ERR_NOTFOUND && args->mode == ARGS_REBOOT)
+        return run(args, argc, argv);
+    if (rc)
+        fprintf(stderr, "pgbraid: %s\n", e.text);
+    return rc ? 1 : 0;
+}
+
 int main(int argc, char **argv)
 {
     struct args args;
@@ -417,8 +466,11 @@ int main(int argc, char **argv)
         return print_version();
     case ARGS_CHECK:
         return check(args.file);
+    case ARGS_UPGRADE:
+    case ARGS_REBOOT:
+        return upgrade(&args, argc, argv);
     case ARGS_RUN:
-        return run(&args);
+        return run(&args, argc, argv);
     }
     return 1;
 }

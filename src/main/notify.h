@@ -12,6 +12,8 @@
 void notify_ready(void);
 void notify_reloading(int64_t monotonic_us);
 void notify_stopping(void);
+/* The service goes on in another process. */
+void notify_main_pid(int pid);
 void notify_status(const char *text);
 
 /* How many listening sockets were handed over; *first is the first, the others

@@ -14,6 +14,10 @@ void notify_stopping(void)
 {
 }
 
+void notify_main_pid(int pid)
+{
+}
+
 void notify_status(const char *text)
 {
 }

@@ -22,6 +22,11 @@ void notify_stopping(void)
     (void)sd_notify(0, "STOPPING=1");
 }
 
+void notify_main_pid(int pid)
+{
+    (void)sd_notifyf(0, "MAINPID=%d", pid);
+}
+
 void notify_status(const char *text)
 {
     (void)sd_notifyf(0, "STATUS=%s", text);

@@ -95,7 +95,7 @@ static int write_number(const char *path)
     return cause;
 }
 
-int pidfile_write(const char *path, struct err *e)
+static int publish(const char *path, bool replaces, struct err *e)
 {
     char temp[PATH_MAX];
     if (!path || !*path)
@@ -105,7 +105,7 @@ int pidfile_write(const char *path, struct err *e)
         return err_set(e, ERR_CONF, "pidfile: the name is too long");
     (void)unlink(temp); /* of our number's last owner */
     int cause = write_number(temp);
-    if (!cause && link(temp, path))
+    if (!cause && (replaces ? rename(temp, path) : link(temp, path)))
         cause = errno;
     (void)unlink(temp); /* its link stays */
     if (cause)
@@ -113,6 +113,28 @@ int pidfile_write(const char *path, struct err *e)
                        strerror(cause),
                        cause == EEXIST ? "; is another pooler running?" : "");
     return 0;
+}
+
+int pidfile_write(const char *path, struct err *e)
+{
+    return publish(path, false, e);
+}
+
+int pidfile_replace(const char *path, struct err *e)
+{
+    return publish(path, true, e);
+}
+
+void pidfile_release(const char *path)
+{
+    char buf[PID_TEXT_MAX];
+    int64_t pid;
+    if (!path || !*path)
+        return;
+    ssize_t n = read_file(path, buf, sizeof buf);
+    if (n > 0 && slice_to_i64(slice_trim(slice_of(buf, (size_t)n)), &pid) &&
+        pid == getpid())
+        pidfile_remove(path);
 }
 
 void pidfile_remove(const char *path)

@@ -14,6 +14,12 @@ NODISCARD int pidfile_check(const char *path, struct err *e);
 /* Appears whole, and only if nobody else's is there. */
 NODISCARD int pidfile_write(const char *path, struct err *e);
 
+/* In place of whatever is there: the process that it named has made way. */
+NODISCARD int pidfile_replace(const char *path, struct err *e);
+
 void pidfile_remove(const char *path);
+
+/* Only if it still names this process. */
+void pidfile_release(const char *path);
 
 #endif

@@ -85,6 +85,31 @@ static void do_shutdown(struct message *m, void *data)
     free(r);
 }
 
+static void end_upgrade(void *arg, const struct err *e)
+{
+    struct request *r = arg;
+    if (e)
+        r->error = *e;
+    r->has_failed = e != NULL;
+    answer(r);
+}
+
+static void do_upgrade(struct message *m, void *data)
+{
+    struct request *r = container_of(m, struct request, message);
+    log_info("UPGRADE from the console");
+    upgrade_begin(the_app, NULL, NULL, end_upgrade, r);
+}
+
+static void ask_upgrade(struct loop *asker, control_done_cb done, void *arg)
+{
+    struct request *r = new_request(do_upgrade, 0);
+    r->asker = asker;
+    r->done = done;
+    r->arg = arg;
+    mailbox_send(the_app->loop, &r->message);
+}
+
 static void ask_reload(struct loop *asker, control_done_cb done, void *arg)
 {
     struct request *r = new_request(do_reload, 0);
@@ -123,6 +148,7 @@ void requests_install(struct app *app)
         .reload = ask_reload,
         .set = ask_set,
         .shutdown = ask_shutdown,
+        .upgrade = ask_upgrade,
     };
     control_set(&c);
 }

@@ -38,13 +38,21 @@ static void on_limit(struct timer *t)
     _exit(1);
 }
 
+/* After an upgrade it is not the service that stops. */
+static void tell_stopping(struct app *app)
+{
+    if (upgrade_has_left(app))
+        return;
+    notify_stopping();
+    supervisor_tell_stopping(app);
+}
+
 static void end(struct app *app)
 {
     if (app->stop == STOP_ENDS)
         return;
     app->stop = STOP_ENDS;
-    notify_stopping();
-    supervisor_tell_stopping(app);
+    tell_stopping(app);
     atomic_store(&app->shared->is_shutting_down, true);
     timer_clear(app->loop, &app->stop_timer);
     app->stop_limit.on_fire = on_limit;
@@ -114,8 +122,7 @@ static void wait_for(struct app *app, enum shutdown_mode mode)
     }
     if (!is_first)
         return;
-    notify_stopping();
-    supervisor_tell_stopping(app);
+    tell_stopping(app);
     listeners_close_tcp(app->listeners);
     metrics_http_drain(app->metrics);
     quic_listeners_drain(app->quic);
@@ -123,8 +130,15 @@ static void wait_for(struct app *app, enum shutdown_mode mode)
     set_poll(app);
 }
 
+void stop_quietly(struct app *app)
+{
+    end(app);
+}
+
 void stop_begin(struct app *app, enum shutdown_mode mode)
 {
+    generation_tell_stop(app, mode);
+    upgrade_stop(app);
     if (mode == SHUTDOWN_NOW)
         end(app);
     else if (app->stop != STOP_ENDS)

@@ -18,6 +18,9 @@ struct app;
 
 void stop_begin(struct app *app, enum shutdown_mode mode);
 
+/* Ends after an upgrade: the service goes on elsewhere. */
+void stop_quietly(struct app *app);
+
 /* SIGUSR1 and SIGUSR2. */
 void stop_pause(struct app *app);
 void stop_resume(struct app *app);

@@ -37,14 +37,14 @@ enum {
     WHY_MAX = 200,
 };
 
-enum { SAY_UP = 'U', SAY_STOPPING = 'S' };
+enum { SAY_UP = 'U', SAY_STOPPING = 'S', SAY_LEFT = 'L', SAY_BACK = 'B' };
 
 struct supervisor {
     struct app *app;
     int signal_fd;
     int from_child; /* -1: it has closed its end */
     pid_t child;    /* 0: none now */
-    bool has_been_up, is_stopping;
+    bool has_been_up, is_stopping, has_left;
     int64_t start_us;
     int crashes, pause_ms;
     char why[WHY_MAX];
@@ -64,7 +64,7 @@ static sigset_t watched(void)
 NORETURN static void finish(struct supervisor *s, int status)
 {
     if (s->app->has_pidfile)
-        pidfile_remove(s->app->conf->pidfile);
+        pidfile_release(s->app->conf->pidfile);
     _exit(status);
 }
 
@@ -100,6 +100,7 @@ static bool fork_child(struct supervisor *s)
         return true;
     }
     close(fd[1]);
+    takeover_drop(s->app);
     if (pid < 0) {
         close(fd[0]);
         snprintf(s->why, sizeof s->why, "cannot fork: %s", strerror(errno));
@@ -131,7 +132,7 @@ static void child_ended(struct supervisor *s, int status)
     if (s->from_child >= 0)
         close(s->from_child);
     s->from_child = -1;
-    if (s->is_stopping || (!has_crashed && code == 0))
+    if (s->is_stopping || s->has_left || (!has_crashed && code == 0))
         finish(s, code);
     if (!s->has_been_up && s->crashes == 0)
         finish(s, code);
@@ -179,6 +180,15 @@ static void read_signals(struct supervisor *s)
         on_signal(s, (int)info.ssi_signo);
 }
 
+/* The process that it named has made way. */
+static void take_pidfile(struct supervisor *s)
+{
+    struct err e;
+    s->app->has_pidfile = pidfile_replace(s->app->conf->pidfile, &e) == 0;
+    if (!s->app->has_pidfile)
+        fprintf(stderr, "pgbraid: %s\n", e.text);
+}
+
 static void read_child(struct supervisor *s)
 {
     char c;
@@ -189,12 +199,19 @@ static void read_child(struct supervisor *s)
         close(s->from_child);
         s->from_child = -1;
     } else if (c == SAY_UP) {
+        if (!s->has_been_up && s->app->takes_over)
+            take_pidfile(s);
         s->has_been_up = true;
         daemon_report_up(&s->app->report);
     } else if (c == SAY_STOPPING) {
         /* Or connections would wait where nobody accepts any more. */
         s->is_stopping = true;
         listeners_abandon_tcp(s->app->listeners);
+    } else if (c == SAY_LEFT) {
+        s->has_left = true;
+    } else if (c == SAY_BACK) {
+        s->has_left = false;
+        take_pidfile(s);
     }
 }
 
@@ -253,6 +270,16 @@ static void say(struct app *app, char c)
 void supervisor_tell_up(struct app *app)
 {
     say(app, SAY_UP);
+}
+
+void supervisor_tell_left(struct app *app)
+{
+    say(app, SAY_LEFT);
+}
+
+void supervisor_tell_back(struct app *app)
+{
+    say(app, SAY_BACK);
 }
 
 void supervisor_tell_stopping(struct app *app)

@@ -21,5 +21,8 @@ void supervisor_run(struct app *app, char *why, size_t why_cap);
 /* In the child. Nothing happens without a supervisor. */
 void supervisor_tell_up(struct app *app);
 void supervisor_tell_stopping(struct app *app);
+/* The service goes on in another process (an upgrade); it came back. */
+void supervisor_tell_left(struct app *app);
+void supervisor_tell_back(struct app *app);
 
 #endif

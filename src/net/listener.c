@@ -402,6 +402,16 @@ void listener_set_defer_accept(struct listener *l, int seconds)
         set_defer_accept(l->fd, seconds);
 }
 
+void listener_set_backlog(struct listener *l, int backlog)
+{
+    (void)listen(l->fd, backlog);
+}
+
+void listener_own_file(struct listener *l)
+{
+    l->has_file = has_path(&l->at);
+}
+
 void listener_keep_file(struct listener *l)
 {
     l->has_file = false;

@@ -57,6 +57,12 @@ void listener_close(struct listener *l);
 
 int listener_fd(const struct listener *l);
 
+/* What a reload and an upgrade may change of one that listens already. */
+void listener_set_backlog(struct listener *l, int backlog);
+
+/* Its file is ours to remove at the end, or not. */
+void listener_own_file(struct listener *l);
+
 /* Where it listens, with the port that the kernel chose for 0. */
 const struct addr *listener_addr(const struct listener *l);
 

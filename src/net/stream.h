@@ -185,6 +185,10 @@ static inline const struct tls_info *stream_tls(const struct stream *s)
 struct stream *sock_accepted(struct loop *loop, int fd, enum stream_kind kind,
                              const struct stream_handler *h, void *owner);
 
+/* The descriptor of a detached one, to be closed or handed to another process;
+ * the stream is gone. was: the loop that it was on. */
+int sock_take_fd(struct stream *s, struct loop *was);
+
 /* Socket options of an outgoing connection. */
 struct sock_options {
     bool keepalive;

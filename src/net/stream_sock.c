@@ -495,6 +495,17 @@ static void sock_attach(struct stream *s, struct loop *loop)
         fail(k, errno);
 }
 
+int sock_take_fd(struct stream *s, struct loop *was)
+{
+    struct sock *k = sock_of(s);
+    int fd = k->io.fd;
+    must(!s->loop && (s->kind == STREAM_TCP || s->kind == STREAM_UNIX));
+    k->state = SOCK_CLOSED;
+    free(k->peer);
+    loop_free_later(was, k);
+    return fd;
+}
+
 static int sock_fd(const struct stream *s)
 {
     return container_of(s, const struct sock, s)->io.fd;

@@ -137,8 +137,9 @@ void balance_forget(struct client *c)
         }
 }
 
-static void forget_all(struct balance *b)
+void balance_forget_all(struct shard *sh)
 {
+    struct balance *b = &sh->balance;
     for (int i = 0; i < b->n_chosen; i++)
         b->chosen[i]->is_chosen = false;
     b->n_chosen = 0;
@@ -150,6 +151,10 @@ static void run_moves(struct task *t)
 {
     struct balance *b = container_of(t, struct balance, task);
     struct shard *sh = container_of(b, struct shard, balance);
+    if (sh->is_leaving) {
+        handover_run(sh);
+        return;
+    }
     bool may = !sh->is_draining && !sh->is_suspended &&
                !atomic_load(&sh->shared->is_shutting_down);
     for (int i = b->n_chosen - 1; i >= 0 && may; i--) {
@@ -163,6 +168,7 @@ static void run_moves(struct task *t)
 
 void balance_client_idle(struct client *c)
 {
+    c->shard->has_ready_client = true;
     loop_defer(c->shard->loop, &c->shard->balance.task);
 }
 
@@ -246,9 +252,11 @@ void balance_tick(struct shard *sh)
     int load[SHARDS_MAX], busy = sh->conf->worker_balance_at * FULL / 100;
     if (!b->cpu_clock)
         return;
-    forget_all(b);
+    if (!sh->is_leaving)
+        balance_forget_all(sh);
     int own = measure(sh);
-    if (s->n_shards == 1 || !sh->conf->worker_balance || sh->is_draining)
+    if (s->n_shards == 1 || !sh->conf->worker_balance || sh->is_draining ||
+        sh->is_leaving)
         return;
     for (int i = 0; i < s->n_shards; i++)
         load[i] = load_of(s, i);
@@ -271,7 +279,7 @@ void balance_start(struct shard *sh)
 
 void balance_stop(struct shard *sh)
 {
-    forget_all(&sh->balance);
+    balance_forget_all(sh);
     loop_cancel(&sh->balance.task);
 }
 

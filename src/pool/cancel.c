@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/rand.h"
 #include "net/tls.h"
+#include "pool/handover.h"
 #include "pool/impl.h"
 #include "pool/server_quic.h"
 
@@ -116,6 +117,14 @@ static struct client *find(struct shard *sh, const uint8_t *key, size_t n)
 
 enum note_kind { NOTE_FIND, NOTE_DONE };
 
+/* In an upgrade the other processes are asked, too, and then the workers once
+ * more: the client may have come over meanwhile. A request that came from one
+ * of them goes on to the other. */
+enum note_stage { STAGE_HERE, STAGE_OLDER, STAGE_NEWER, STAGE_AGAIN };
+
+/* In place of the requester's worker: it is in another process. */
+enum { FROM_GENERATION = SHARDS_MAX };
+
 struct note {
     struct message m;
     struct shard *to;
@@ -124,6 +133,7 @@ struct note {
     uint64_t requester;
     int hops;
     bool is_second_round;
+    enum note_stage stage;
     int64_t start_us;
     size_t n;
     uint8_t key[CANCEL_KEY_MAX];
@@ -143,8 +153,28 @@ static void post(struct shard *to, const struct note *body)
     mailbox_send(loop, &m->m);
 }
 
+/* The other process learns what became of its request. */
+static void tell_generation(struct shard *sh, int from, uint64_t token,
+                            bool was_found)
+{
+    struct handover *h = sh->shared->handover;
+    struct handover_parcel *p = mem_new(sizeof *p);
+    *p = (struct handover_parcel){.m.handle = h->on_parcel,
+                                  .to =
+                                      (enum generation)(from - FROM_GENERATION),
+                                  .kind = HANDOVER_CANCEL_DONE,
+                                  .fd = -1,
+                                  .token = token,
+                                  .was_found = was_found};
+    mailbox_send(h->loop, &p->m);
+}
+
 void cancel_tell_requester(struct shard *sh, int from, uint64_t requester)
 {
+    if (from >= FROM_GENERATION) {
+        tell_generation(sh, from, requester, true);
+        return;
+    }
     post(sh->shared->shard[from],
          &(struct note){.kind = NOTE_DONE, .requester = requester});
 }
@@ -508,6 +538,86 @@ static bool may_have_missed(const struct shard *sh, const struct note *m)
            atomic_load(&sh->shared->last_move_us) >= m->start_us - TURN_US;
 }
 
+/* Gives the note to the main thread, which asks and calls cancel_answered(). */
+static bool ask_generation(struct shard *sh, const struct note *m,
+                           enum generation to)
+{
+    struct handover *h = sh->shared->handover;
+    if (!h || !atomic_load(&h->has[to]) || m->from == FROM_GENERATION + (int)to)
+        return false;
+    struct handover_parcel *p = mem_new(sizeof *p);
+    struct note *copy = mem_new(sizeof *copy);
+    *copy = *m;
+    *p = (struct handover_parcel){.m.handle = h->on_parcel,
+                                  .to = to,
+                                  .kind = HANDOVER_CANCEL,
+                                  .fd = -1,
+                                  .note = copy};
+    mailbox_send(h->loop, &p->m);
+    return true;
+}
+
+/* No worker has it. */
+static void look_elsewhere(struct shard *sh, const struct note *m)
+{
+    struct note on = *m;
+    bool was_asked = m->stage != STAGE_HERE;
+    if (on.stage < STAGE_OLDER) {
+        on.stage = STAGE_OLDER;
+        if (ask_generation(sh, &on, GEN_OLDER))
+            return;
+    }
+    if (on.stage < STAGE_NEWER) {
+        on.stage = STAGE_NEWER;
+        if (ask_generation(sh, &on, GEN_NEWER))
+            return;
+    }
+    if (on.stage < STAGE_AGAIN && was_asked && on.from < FROM_GENERATION) {
+        on.stage = STAGE_AGAIN;
+        on.hops = sh->shared->n_shards;
+        on.is_second_round = true;
+        post(sh, &on);
+        return;
+    }
+    if (on.from >= FROM_GENERATION)
+        tell_generation(sh, on.from, on.requester, false);
+    else
+        cancel_tell_requester(sh, on.from, on.requester);
+}
+
+size_t cancel_note_key(const void *note, const uint8_t **key)
+{
+    const struct note *m = note;
+    *key = m->key;
+    return m->n;
+}
+
+/* To a worker's thread again. */
+static void go_on_elsewhere(struct message *message, void *loop_data)
+{
+    struct note *m = container_of(message, struct note, m);
+    look_elsewhere(m->to, m);
+    mem_wipe(m->key, sizeof m->key);
+    free(m);
+}
+
+void cancel_answered(struct shared *s, void *note, bool was_found)
+{
+    struct note *m = note;
+    struct shard *sh = s->shard[m->from < FROM_GENERATION ? m->from : 0];
+    struct loop *loop = shard_loop_now(sh);
+    m->to = sh;
+    if (was_found) {
+        cancel_tell_requester(sh, m->from, m->requester);
+    } else if (loop) {
+        m->m.handle = go_on_elsewhere;
+        mailbox_send(loop, &m->m);
+        return;
+    }
+    mem_wipe(m->key, sizeof m->key);
+    free(m);
+}
+
 static void look_here(struct shard *sh, const struct note *m)
 {
     struct client *c = find(sh, m->key, m->n);
@@ -521,7 +631,7 @@ static void look_here(struct shard *sh, const struct note *m)
         on.is_second_round = true;
     }
     if (on.hops <= 0)
-        cancel_tell_requester(sh, m->from, m->requester);
+        look_elsewhere(sh, m);
     else
         post(sh->shared->shard[(sh->index + 1) % sh->shared->n_shards], &on);
 }
@@ -575,5 +685,20 @@ void cancel_request(struct client *c, uint32_t pid, struct slice key)
     m.n = 4 + key.n;
     if (!is_for_peer(c, m.key, m.n))
         post(sh, &m);
+    mem_wipe(m.key, sizeof m.key);
+}
+
+void shard_cancel_for(struct shard *sh, enum generation from, uint64_t token,
+                      const uint8_t *key, size_t n)
+{
+    struct note m = {.kind = NOTE_FIND,
+                     .from = FROM_GENERATION + (int)from,
+                     .requester = token,
+                     .hops = sh->shared->n_shards,
+                     .start_us = shard_now(sh),
+                     .n = n};
+    must(n <= sizeof m.key);
+    memcpy(m.key, key, n);
+    post(sh, &m);
     mem_wipe(m.key, sizeof m.key);
 }

@@ -311,6 +311,23 @@ static void teardown(struct client *c)
     loop_free_later(sh->loop, c);
 }
 
+void client_vanish(struct client *c)
+{
+    struct shard *sh = c->shard;
+    if (c->is_chosen)
+        balance_forget(c);
+    client_set_state(c, CLIENT_CLOSED);
+    prepared_free_client(c);
+    inbuf_clear(&c->in);
+    (void)client_count_held(c);
+    if (c->params)
+        pg_params_unref(c->params);
+    cancel_unregister(c);
+    mem_wipe(c->key, sizeof c->key);
+    unregister(c);
+    loop_free_later(sh->loop, c);
+}
+
 static void log_end(struct client *c, const char *why)
 {
     char name[CLIENT_NAME_MAX];

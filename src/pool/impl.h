@@ -28,6 +28,8 @@
 #include "pool/statement.h"
 #include "pool/tally.h"
 
+struct pgread;
+
 /* Bytes kept of an input until they can be acted on. Empty: no memory. */
 struct inbuf {
     char *p;
@@ -218,7 +220,8 @@ struct pool {
     unsigned next_host;  /* round robin */
     int64_t evict_asked_us;
     int64_t unused_us; /* since when nothing is in it; 0: something is */
-    struct pool_stats stats;
+    struct pool_stats stats, stats_sent; /* sent: to the next process */
+    int n_staying; /* handover.c: clients that cannot move */
     struct latency_set *latency; /* of its database, on this worker */
     struct task dispatch;        /* pool_dispatch() from the loop */
     struct list cancels; /* cancel.c: on their way to a server, or waiting */
@@ -262,6 +265,8 @@ struct shard {
     struct pgbuf text; /* for putting messages together */
     bool is_draining;  /* close clients as they become idle */
     bool is_suspended;
+    bool is_leaving; /* handover.c: for the next process */
+    bool has_ready_client;
     shard_idle_cb on_empty;
     struct tally tally;
     uint64_t n_lent, n_borrowed;
@@ -617,6 +622,38 @@ void balance_tick(struct shard *sh); /* once a second */
 /* A chosen client is without a server, or closed. */
 void balance_client_idle(struct client *c);
 void balance_forget(struct client *c);
+void balance_forget_all(struct shard *sh);
+
+/* -------------------------------------------------------------- handover.c */
+
+/* What is put together for another process. */
+struct carrier {
+    struct pgbuf body;
+    int fd;
+    struct statement **statements; /* that body names; references */
+    int n_statements, cap_statements;
+    bool is_local; /* some number of them is not for other processes */
+};
+
+void prepared_pack_client(const struct client *c, struct carrier *k);
+NODISCARD int prepared_unpack_client(struct client *c, struct pgread *r,
+                                     struct statement_table *names);
+void prepared_pack_server(const struct server *s, struct carrier *k);
+NODISCARD int prepared_unpack_server(struct server *s, struct pgread *r,
+                                     struct statement_table *names);
+
+/* It goes on in another process; its stream is gone already. */
+void client_vanish(struct client *c);
+void server_vanish(struct server *s);
+/* Idle, on a connection that another process made; NULL: it cannot be watched.
+ */
+struct server *server_adopt(struct pool *p, int fd, enum stream_kind kind);
+
+/* A server for the other process's client. */
+bool handover_lend(struct server *s, enum generation to);
+void handover_run(struct shard *sh);
+bool lend_evict_here(struct shard *sh, struct pool_rec *rec,
+                     enum budget_verdict why);
 
 /* --------------------------------------------------------------- janitor.c */
 

@@ -16,6 +16,7 @@
  * more than a query, so exact order is not worth it. */
 #include <stdlib.h>
 
+#include "pool/handover.h"
 #include "pool/impl.h"
 
 enum {
@@ -57,11 +58,12 @@ static void post(struct shard *to, struct lend_message body)
     mailbox_send(loop, &m->m);
 }
 
-/* The other worker whose first waiter of this pool has waited longest and has
- * demand left; -1 without one. */
+/* The other worker, or behind them the other process (an upgrade), whose first
+ * waiter of this pool has waited longest and has demand left; -1 without one.
+ */
 static int longest_waiting(const struct pool *p, int64_t *since)
 {
-    int n = p->shard->shared->n_shards, best = -1;
+    int n = p->shard->shared->n_shards + GEN_COUNT, best = -1;
     *since = INT64_MAX;
     for (int i = 0; i < n; i++) {
         struct pool_slot *slot = &p->rec->slot[i];
@@ -104,6 +106,12 @@ static bool move_server(struct server *s, int to)
     struct shard *sh = p->shard;
     if (!demand_take(p->rec, to))
         return false;
+    if (to >= sh->shared->n_shards) {
+        if (!handover_lend(s, (enum generation)(to - sh->shared->n_shards)))
+            server_close(s, "idle here, wanted by a process that it cannot "
+                            "move to");
+        return true;
+    }
     if (stream_detach(s->stream)) {
         /* Its place is given up instead, and the asker opens its own. */
         demand_add(p->rec, to, 1);
@@ -125,7 +133,8 @@ bool lend_if_wanted(struct server *s)
 {
     struct pool *p = s->pool;
     int64_t since;
-    if (p->shard->shared->n_shards == 1 ||
+    if ((p->shard->shared->n_shards == 1 &&
+         !handover_is_on(p->shard->shared)) ||
         atomic_load(&p->rec->demand) <= p->n_waiting || s->is_replication)
         return false;
     int to = longest_waiting(p, &since);
@@ -242,8 +251,8 @@ static struct server *oldest_idle(struct shard *sh, struct pool_rec *rec,
     return oldest;
 }
 
-static bool evict_here(struct shard *sh, struct pool_rec *rec,
-                       enum budget_verdict why)
+bool lend_evict_here(struct shard *sh, struct pool_rec *rec,
+                     enum budget_verdict why)
 {
     struct server *s = oldest_idle(sh, rec, why);
     if (!s)
@@ -265,7 +274,7 @@ static void pass_evict(struct shard *sh, const struct lend_message *m)
 bool lend_evict(struct pool *p, enum budget_verdict why)
 {
     struct shard *sh = p->shard;
-    if (evict_here(sh, p->rec, why))
+    if (lend_evict_here(sh, p->rec, why))
         return true;
     int64_t now = shard_now(sh);
     if (sh->shared->n_shards == 1 || now - p->evict_asked_us < 50000)
@@ -282,7 +291,7 @@ bool lend_evict(struct pool *p, enum budget_verdict why)
 /* Closing wakes all who wait, the asker among them. */
 static void answer_evict(struct shard *sh, const struct lend_message *m)
 {
-    if (!evict_here(sh, m->rec, m->why))
+    if (!lend_evict_here(sh, m->rec, m->why))
         pass_evict(sh, m);
 }
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
+#include "pool/handover.h"
 #include "pool/impl.h"
 
 enum {
@@ -138,7 +139,7 @@ int pool_count_servers(const struct pool *p)
 void pool_publish(struct pool *p)
 {
     struct pool_slot *slot = &p->rec->slot[p->shard->index];
-    if (p->shard->shared->n_shards > 1)
+    if (p->shard->shared->n_shards > 1 || handover_is_on(p->shard->shared))
         atomic_store(&slot->idle, p->n_servers[SERVER_IDLE]);
 }
 
@@ -490,6 +491,8 @@ void pool_give_server(struct server *s)
     pool_publish(p);
     if (p->n_waiting || atomic_load(&p->rec->demand) > 0)
         pool_dispatch_later(p);
+    if (unlikely(p->shard->is_leaving))
+        loop_defer(p->shard->loop, &p->shard->balance.task);
 }
 
 /* ------------------------------------------------------------ login waiters */

@@ -931,3 +931,101 @@ bool prepared_fix_error(struct client *c, struct server *s,
         forget(s, h); /* the server lost it, whatever the reason */
     return replace_name(body, stmt_name(st), slice_of(k->name, k->n), out);
 }
+
+/* -------------------------------------------------------------- an upgrade */
+
+static void use(struct carrier *k, struct statement *st)
+{
+    if (k->n_statements == k->cap_statements) {
+        k->cap_statements = k->cap_statements * 2 + 8;
+        k->statements = realloc(k->statements, (size_t)k->cap_statements *
+                                                   sizeof k->statements[0]);
+        must(k->statements);
+    }
+    k->statements[k->n_statements++] = statement_ref(st);
+    pgbuf_put_u32(&k->body, st->id);
+}
+
+/* At a boundary no name is pending or in use. */
+void prepared_pack_client(const struct client *c, struct carrier *k)
+{
+    struct client_stmt *i, *next;
+    bool is_kept = c->unnamed && c->unnamed != &too_big;
+    pgbuf_put_u32(&k->body, c->unnamed_seq);
+    pgbuf_put_u8(&k->body, is_kept ? 1 : c->unnamed ? 2 : 0);
+    if (is_kept)
+        use(k, c->unnamed);
+    pgbuf_put_u32(&k->body, (uint32_t)prepared_count_client(c));
+    if (!c->map)
+        return;
+    HASH_ITER(hh, c->map->names, i, next)
+    {
+        if (!i->statement)
+            continue;
+        pgbuf_put_u8(&k->body, i->n);
+        pgbuf_put_bytes(&k->body, i->name, i->n);
+        use(k, i->statement);
+    }
+}
+
+int prepared_unpack_client(struct client *c, struct pgread *r,
+                           struct statement_table *t)
+{
+    c->unnamed_seq = pgread_u32(r);
+    uint8_t kind = pgread_u8(r);
+    if (kind == 1)
+        c->unnamed = statement_imported(t, pgread_u32(r));
+    else if (kind == 2)
+        c->unnamed = statement_ref(&too_big);
+    if (kind > 2 || (kind == 1 && !c->unnamed))
+        return ERR_PROTO;
+    uint32_t n = pgread_u32(r);
+    for (uint32_t i = 0; i < n && !r->bad; i++) {
+        struct slice name = pgread_bytes(r, pgread_u8(r));
+        struct statement *st = statement_imported(t, pgread_u32(r));
+        if (r->bad || !st || name.n > PG_NAME_MAX || name_find(c, name)) {
+            statement_unref(st);
+            return ERR_PROTO;
+        }
+        name_set(c, name_add(c, name), st);
+    }
+    return r->bad ? ERR_PROTO : 0;
+}
+
+/* The oldest first. */
+void prepared_pack_server(const struct server *s, struct carrier *k)
+{
+    pgbuf_put_u32(&k->body, s->n_stmts);
+    for (struct list *n = s->lru.prev; n != &s->lru; n = n->prev) {
+        struct server_stmt *i = list_entry(n, struct server_stmt, node);
+        bool is_current = i->generation == i->statement->generation;
+        k->is_local = k->is_local || i->statement->id >= STATEMENT_ID_LOCAL;
+        pgbuf_put_u8(&k->body, is_current);
+        use(k, i->statement);
+    }
+}
+
+/* ERR_UNSUPPORTED: a name there means something else here. */
+int prepared_unpack_server(struct server *s, struct pgread *r,
+                           struct statement_table *t)
+{
+    int rc = 0;
+    uint32_t n = pgread_u32(r);
+    s->unnamed_of = UNNAMED_UNKNOWN;
+    for (uint32_t i = 0; i < n && !r->bad; i++) {
+        bool is_current = pgread_u8(r);
+        uint32_t id = pgread_u32(r);
+        struct statement *st = statement_imported(t, id);
+        if (r->bad || !st || have(s, st)) {
+            statement_unref(st);
+            return ERR_PROTO;
+        }
+        if (st->id != id)
+            rc = ERR_UNSUPPORTED;
+        struct server_stmt *k = remember(s, st);
+        k->is_confirmed = true;
+        k->generation -= !is_current;
+        statement_unref(st);
+    }
+    return r->bad ? ERR_PROTO : rc;
+}

@@ -148,14 +148,12 @@ void server_update_flow(struct server *s)
 
 /* -------------------------------------------------------------- open, close */
 
-void server_open(struct pool *p, const struct client *for_replication)
+static struct server *server_new(struct pool *p)
 {
     struct shard *sh = p->shard;
     struct server *s = mem_new(sizeof *s);
     s->pool = p;
     s->state = SERVER_STATES;
-    s->is_replication = for_replication != NULL;
-    s->replication_client = for_replication ? for_replication->id : 0;
     s->epoch = pool_epoch(p);
     s->id = ++sh->shared->last_server_id;
     sh->tally.servers_opened++;
@@ -164,6 +162,14 @@ void server_open(struct pool *p, const struct client *for_replication)
     pg_track_init(&s->track);
     list_init(&s->node);
     list_init(&s->lru);
+    return s;
+}
+
+void server_open(struct pool *p, const struct client *for_replication)
+{
+    struct server *s = server_new(p);
+    s->is_replication = for_replication != NULL;
+    s->replication_client = for_replication ? for_replication->id : 0;
     server_set_state(s, SERVER_LOGIN);
     server_login_start(s);
 }
@@ -201,6 +207,24 @@ static void server_free(struct server *s, struct shard *sh)
     free(s->job_error);
     free(s->host_name);
     loop_free_later(sh->loop, s);
+}
+
+struct server *server_adopt(struct pool *p, int fd, enum stream_kind kind)
+{
+    struct server *s = server_new(p);
+    s->stream = sock_accepted(p->shard->loop, fd, kind, &server_handler, s);
+    if (!s->stream) {
+        server_free(s, p->shard);
+        return NULL;
+    }
+    s->track.tx = PG_TX_IDLE;
+    server_set_state(s, SERVER_IDLE);
+    return s;
+}
+
+void server_vanish(struct server *s)
+{
+    server_free(s, s->pool->shard);
 }
 
 void server_close(struct server *s, const char *fmt, ...)

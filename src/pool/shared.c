@@ -290,7 +290,7 @@ static struct pool_rec *pool_rec_new(struct shared *s, struct db_rec *db,
     p->key.db = p->db = db;
     p->key.user = p->user = user;
     p->pool = mem_new_array((size_t)s->n_shards, sizeof p->pool[0]);
-    p->slot = new_lines((size_t)s->n_shards * sizeof p->slot[0]);
+    p->slot = new_lines((size_t)(s->n_shards + GEN_COUNT) * sizeof p->slot[0]);
     pthread_mutex_init(&p->fail_lock, NULL);
     return p;
 }
@@ -354,28 +354,54 @@ static void end_claim(struct limit_claim *c, const struct pool_rec *p)
         atomic_store_explicit(&c->since_us, 0, memory_order_relaxed);
 }
 
+static void count_locked(struct pool_rec *p, int n)
+{
+    p->n_servers += n;
+    p->db->n_servers += n;
+    p->user->n_servers += n;
+    must(p->n_servers >= 0 && p->db->n_servers >= 0 && p->user->n_servers >= 0);
+}
+
+static enum budget_verdict verdict(const struct pool_rec *p,
+                                   const struct budget_limits *l)
+{
+    struct db_rec *db = p->db;
+    struct user_rec *user = p->user;
+    if (is_full(p->n_servers, l->pool_size))
+        return BUDGET_POOL_FULL;
+    if (is_full_for(p, db->n_servers, l->max_db, &db->claim, l))
+        return BUDGET_DB_FULL;
+    if (is_full_for(p, user->n_servers, l->max_user, &user->claim, l))
+        return BUDGET_USER_FULL;
+    return BUDGET_OK;
+}
+
+static enum budget_verdict take_locked(struct shared *s, struct pool_rec *p,
+                                       const struct budget_limits *l)
+{
+    if (s->is_budget_elsewhere) {
+        if (p->n_grants == 0)
+            return BUDGET_POOL_FULL;
+        p->n_grants--;
+        count_locked(p, 1);
+        return BUDGET_OK;
+    }
+    enum budget_verdict v = verdict(p, l);
+    if (v == BUDGET_OK) {
+        count_locked(p, 1);
+        end_claim(&p->db->claim, p);
+        end_claim(&p->user->claim, p);
+    } else if (v != BUDGET_POOL_FULL) {
+        claim(v == BUDGET_DB_FULL ? &p->db->claim : &p->user->claim, p, l);
+    }
+    return v;
+}
+
 enum budget_verdict budget_take(struct shared *s, struct pool_rec *p,
                                 const struct budget_limits *l)
 {
-    enum budget_verdict v = BUDGET_OK;
-    struct db_rec *db = p->db;
-    struct user_rec *user = p->user;
     pthread_mutex_lock(&s->budget_lock);
-    if (is_full(p->n_servers, l->pool_size))
-        v = BUDGET_POOL_FULL;
-    else if (is_full_for(p, db->n_servers, l->max_db, &db->claim, l))
-        v = BUDGET_DB_FULL;
-    else if (is_full_for(p, user->n_servers, l->max_user, &user->claim, l))
-        v = BUDGET_USER_FULL;
-    if (v == BUDGET_OK) {
-        p->n_servers++;
-        db->n_servers++;
-        user->n_servers++;
-        end_claim(&db->claim, p);
-        end_claim(&user->claim, p);
-    } else if (v != BUDGET_POOL_FULL) {
-        claim(v == BUDGET_DB_FULL ? &db->claim : &user->claim, p, l);
-    }
+    enum budget_verdict v = take_locked(s, p, l);
     pthread_mutex_unlock(&s->budget_lock);
     return v;
 }
@@ -421,11 +447,111 @@ bool budget_is_claimed(struct shared *s, struct pool_rec *p, int64_t since_us,
 void budget_give(struct shared *s, struct pool_rec *p)
 {
     pthread_mutex_lock(&s->budget_lock);
-    must(p->n_servers > 0 && p->db->n_servers > 0 && p->user->n_servers > 0);
-    p->n_servers--;
-    p->db->n_servers--;
-    p->user->n_servers--;
+    bool is_elsewhere = s->is_budget_elsewhere;
+    count_locked(p, -1);
     pthread_mutex_unlock(&s->budget_lock);
+    if (is_elsewhere)
+        s->on_place_given(s, p);
+}
+
+/* ----------------------------------------------- over two generations */
+
+void budget_hand_over(struct shared *s, struct pool_rec *p, enum generation to)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    if (to == GEN_OLDER)
+        p->n_foreign++;
+    else
+        count_locked(p, -1);
+    pthread_mutex_unlock(&s->budget_lock);
+}
+
+void budget_receive(struct shared *s, struct pool_rec *p, enum generation from)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    if (from == GEN_OLDER && p->n_foreign > 0)
+        p->n_foreign--;
+    else
+        count_locked(p, 1);
+    pthread_mutex_unlock(&s->budget_lock);
+}
+
+void budget_add_foreign(struct shared *s, struct pool_rec *p, int n)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    count_locked(p, n);
+    p->n_foreign += n;
+    pthread_mutex_unlock(&s->budget_lock);
+}
+
+bool budget_foreign_closed(struct shared *s, struct pool_rec *p)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    bool had = p->n_foreign > 0;
+    if (had)
+        p->n_foreign--;
+    pthread_mutex_unlock(&s->budget_lock);
+    if (had)
+        budget_give(s, p);
+    return had;
+}
+
+void budget_foreign_gone(struct shared *s)
+{
+    pthread_mutex_lock(&s->records_lock);
+    for (struct pool_rec *p = s->pool_list; p; p = p->next)
+        while (budget_foreign_closed(s, p))
+            ;
+    pthread_mutex_unlock(&s->records_lock);
+}
+
+enum budget_verdict budget_grant(struct shared *s, struct pool_rec *p,
+                                 const struct budget_limits *l)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    enum budget_verdict v = take_locked(s, p, l);
+    p->n_foreign += v == BUDGET_OK;
+    pthread_mutex_unlock(&s->budget_lock);
+    return v;
+}
+
+void budget_granted(struct shared *s, struct pool_rec *p)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    p->n_grants++;
+    pthread_mutex_unlock(&s->budget_lock);
+}
+
+bool budget_grant_return(struct shared *s, struct pool_rec *p)
+{
+    pthread_mutex_lock(&s->budget_lock);
+    bool had = p->n_grants > 0;
+    p->n_grants -= had;
+    pthread_mutex_unlock(&s->budget_lock);
+    return had;
+}
+
+void budget_leave(struct shared *s,
+                  void (*each)(void *arg, struct pool_rec *p, int n), void *arg)
+{
+    pthread_mutex_lock(&s->records_lock);
+    pthread_mutex_lock(&s->budget_lock);
+    s->is_budget_elsewhere = true;
+    for (struct pool_rec *p = s->pool_list; p; p = p->next)
+        each(arg, p, p->n_servers);
+    pthread_mutex_unlock(&s->budget_lock);
+    pthread_mutex_unlock(&s->records_lock);
+}
+
+void budget_resume(struct shared *s)
+{
+    pthread_mutex_lock(&s->records_lock);
+    pthread_mutex_lock(&s->budget_lock);
+    s->is_budget_elsewhere = false;
+    for (struct pool_rec *p = s->pool_list; p; p = p->next)
+        p->n_grants = 0;
+    pthread_mutex_unlock(&s->budget_lock);
+    pthread_mutex_unlock(&s->records_lock);
 }
 
 int budget_db_count(struct shared *s, struct db_rec *db)

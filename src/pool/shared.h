@@ -87,6 +87,17 @@ struct pool_slot {
     atomic_int demand;            /* waiting clients that no server is on its
                                    * way to */
     _Atomic int64_t oldest_us;    /* since when the first one waits */
+    atomic_int logins;            /* that wait for a server; while leaving */
+};
+
+/* The processes before and after this one in an upgrade (handover.h). They
+ * have slots as workers have, behind these. */
+enum generation { GEN_OLDER, GEN_NEWER, GEN_COUNT };
+
+/* What the other process was told last. */
+struct pool_demand {
+    int n;
+    int64_t us;
 };
 
 struct pool_rec {
@@ -98,10 +109,13 @@ struct pool_rec {
     struct db_rec *db;
     struct user_rec *user;
     atomic_int n_servers; /* written under the budget lock */
-    atomic_int demand;    /* sum of the slots' */
+    int n_foreign; /* of them, connections of the older process; same lock */
+    int n_grants;  /* places that the newer process let us have; same lock */
+    atomic_int demand;                         /* sum of the slots' */
+    struct pool_demand told[GEN_COUNT];        /* main thread only */
     _Atomic(const struct pg_params *) welcome; /* of the first login */
     struct pool **pool;     /* one a worker, each used by it only */
-    struct pool_slot *slot; /* one a worker */
+    struct pool_slot *slot; /* one a worker, one a generation */
 
     /* Why servers cannot be had; under fail_lock. */
     pthread_mutex_t fail_lock;
@@ -149,6 +163,10 @@ struct shared {
     _Atomic int64_t last_move_us; /* of a client, between workers */
 
     pthread_mutex_t budget_lock;
+    /* The newer process has the budget: places come by its leave. Same lock. */
+    bool is_budget_elsewhere;
+    void (*on_place_given)(struct shared *s, struct pool_rec *p); /* then */
+    struct handover *handover; /* handover.h; set before the workers start */
 
     pthread_mutex_t hosts_lock; /* limits.c */
     struct host_count *hosts;
@@ -220,6 +238,28 @@ bool budget_is_claimed(struct shared *s, struct pool_rec *p, int64_t since_us,
  * that others were held back by: they may look again. */
 bool budget_end_claim(struct shared *s, struct pool_rec *p, int64_t since_us);
 void budget_give(struct shared *s, struct pool_rec *p);
+
+/* A connection goes with its place, or comes with it. */
+void budget_hand_over(struct shared *s, struct pool_rec *p, enum generation to);
+void budget_receive(struct shared *s, struct pool_rec *p, enum generation from);
+
+/* The older process holds n places; has closed one; is gone: all return. */
+void budget_add_foreign(struct shared *s, struct pool_rec *p, int n);
+bool budget_foreign_closed(struct shared *s, struct pool_rec *p);
+void budget_foreign_gone(struct shared *s);
+/* One of ours for the older process; one that the newer lets us have; one that
+ * was not needed (false: there is none). */
+enum budget_verdict budget_grant(struct shared *s, struct pool_rec *p,
+                                 const struct budget_limits *l);
+void budget_granted(struct shared *s, struct pool_rec *p);
+bool budget_grant_return(struct shared *s, struct pool_rec *p);
+
+/* Gives the budget away: from now on budget_take() works by grants alone.
+ * each() is told, in the same moment, how many places each pool has. */
+void budget_leave(struct shared *s,
+                  void (*each)(void *arg, struct pool_rec *p, int n),
+                  void *arg);
+void budget_resume(struct shared *s); /* it has come back */
 int budget_db_count(struct shared *s, struct db_rec *db);
 int budget_user_count(struct shared *s, struct user_rec *u);
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "base/hash.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -17,7 +19,9 @@ static struct {
     struct statement **bucket;
     size_t n_buckets; /* a power of two */
     size_t count, bytes;
-    uint32_t last_id;
+    uint32_t first_id, last_id;
+    uint32_t limit; /* of last_id, after statement_leave(); 0: none */
+    uint32_t max_imported;
     atomic_size_t held, max;
 } reg = {.lock = PTHREAD_MUTEX_INITIALIZER, .max = SIZE_MAX};
 
@@ -114,6 +118,11 @@ static void grow(void)
     reg.n_buckets = wide;
 }
 
+static bool is_local(uint32_t id)
+{
+    return id >= STATEMENT_ID_LOCAL;
+}
+
 static struct statement *find_locked(uint64_t hash, struct slice body)
 {
     if (!reg.n_buckets)
@@ -124,7 +133,16 @@ static struct statement *find_locked(uint64_t hash, struct slice body)
     return s;
 }
 
-static struct statement *add_locked(uint64_t hash, struct slice body)
+static uint32_t next_id(void)
+{
+    if (reg.limit && reg.last_id + 1 >= reg.limit && !is_local(reg.last_id))
+        reg.last_id = STATEMENT_ID_LOCAL;
+    return ++reg.last_id;
+}
+
+/* id 0: the next one. */
+static struct statement *add_locked(uint64_t hash, struct slice body,
+                                    uint32_t id)
 {
     if (!has_room(reg.bytes, sizeof(struct statement) + body.n))
         return NULL;
@@ -135,7 +153,7 @@ static struct statement *add_locked(uint64_t hash, struct slice body)
         grow();
     struct slice text = first_word(slice_of(body.p, strnlen(body.p, body.n)));
     *s = (struct statement){
-        .id = ++reg.last_id,
+        .id = id ? id : next_id(),
         .is_barrier =
             begins_with(text, "deallocate") || begins_with(text, "discard"),
         .may_begin = begins_with(text, "begin") || begins_with(text, "start"),
@@ -157,7 +175,7 @@ static struct statement *get(uint64_t hash, struct slice body)
     pthread_mutex_lock(&reg.lock);
     struct statement *s = find_locked(hash, body);
     if (!s)
-        s = add_locked(hash, body);
+        s = add_locked(hash, body, 0);
     if (s)
         s->refs++;
     pthread_mutex_unlock(&reg.lock);
@@ -234,4 +252,114 @@ void statement_cache_fini(struct statement_cache *c)
     for (int i = 0; i < STATEMENT_CACHE_SLOTS; i++)
         statement_unref(c->slot[i]);
     memset(c, 0, sizeof *c);
+}
+
+/* ------------------------------------------------------------- an upgrade */
+
+enum {
+    LEAVE_STEP = 1 << 16
+}; /* numbers that a leaving process may still use */
+
+struct imported {
+    UT_hash_handle hh;
+    uint32_t id;
+    struct statement *statement;
+};
+
+struct statement_table {
+    pthread_mutex_t lock;
+    struct imported *all;
+};
+
+struct statement_table *statement_table_new(void)
+{
+    struct statement_table *t = mem_new(sizeof *t);
+    must(pthread_mutex_init(&t->lock, NULL) == 0);
+    return t;
+}
+
+void statement_table_free(struct statement_table *t)
+{
+    struct imported *k, *next;
+    if (!t)
+        return;
+    HASH_ITER(hh, t->all, k, next)
+    {
+        HASH_DEL(t->all, k);
+        statement_unref(k->statement);
+        free(k);
+    }
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+/* Numbers that other processes give: below where ours began, or beyond where
+ * they end. What the same body has here already stays. */
+static struct statement *adopt(uint32_t id, struct slice body)
+{
+    uint64_t hash = XXH3_64bits(body.p, body.n);
+    pthread_mutex_lock(&reg.lock);
+    struct statement *s = find_locked(hash, body);
+    bool is_free = !is_local(id) && id &&
+                   (id < reg.first_id || (reg.limit && id >= reg.limit));
+    if (!s)
+        s = add_locked(hash, body, is_free ? id : 0);
+    if (s)
+        s->refs++;
+    if (!is_local(id))
+        reg.max_imported = MAX(reg.max_imported, id);
+    pthread_mutex_unlock(&reg.lock);
+    return s;
+}
+
+void statement_import(struct statement_table *t, uint32_t id, struct slice body)
+{
+    struct imported *k;
+    pthread_mutex_lock(&t->lock);
+    HASH_FIND(hh, t->all, &id, sizeof id, k);
+    struct statement *s = k ? NULL : adopt(id, body);
+    if (s) {
+        k = mem_new(sizeof *k);
+        k->id = id;
+        k->statement = s;
+        HASH_ADD(hh, t->all, id, sizeof k->id, k);
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+struct statement *statement_imported(struct statement_table *t, uint32_t id)
+{
+    struct imported *k;
+    pthread_mutex_lock(&t->lock);
+    HASH_FIND(hh, t->all, &id, sizeof id, k);
+    struct statement *s = k ? statement_ref(k->statement) : NULL;
+    pthread_mutex_unlock(&t->lock);
+    return s;
+}
+
+uint32_t statement_leave(void)
+{
+    pthread_mutex_lock(&reg.lock);
+    if (!reg.limit && reg.last_id < STATEMENT_ID_LOCAL - 2 * LEAVE_STEP)
+        reg.limit = reg.last_id + LEAVE_STEP;
+    uint32_t limit = reg.limit;
+    pthread_mutex_unlock(&reg.lock);
+    return limit;
+}
+
+void statement_come_back(void)
+{
+    pthread_mutex_lock(&reg.lock);
+    if (reg.limit && !is_local(reg.last_id))
+        reg.last_id = MAX(reg.limit, reg.max_imported) + LEAVE_STEP;
+    if (reg.last_id < STATEMENT_ID_LOCAL - 2 * LEAVE_STEP)
+        reg.limit = 0;
+    pthread_mutex_unlock(&reg.lock);
+}
+
+void statement_count_from(uint32_t id)
+{
+    pthread_mutex_lock(&reg.lock);
+    reg.first_id = reg.last_id = id;
+    pthread_mutex_unlock(&reg.lock);
 }

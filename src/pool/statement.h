@@ -48,6 +48,32 @@ struct statement *statement_get(struct slice body);
 struct statement *statement_ref(struct statement *s);
 void statement_unref(struct statement *s); /* NULL is fine */
 
+/* --- over an upgrade ------------------------------------------------------
+ *
+ * Servers go from process to process with what is prepared on them under names
+ * made of these numbers, so a number must mean the same text in all of them: a
+ * new process counts on from beyond those that the old one may still give. */
+
+/* What another process calls its statements; NULL: nothing yet. */
+struct statement_table;
+struct statement_table *statement_table_new(void);
+void statement_table_free(struct statement_table *t);
+
+/* Takes note of a text under the other process's number, and under the same
+ * number here if that is free. */
+void statement_import(struct statement_table *t, uint32_t id,
+                      struct slice body);
+/* A reference; NULL when that number was not imported. */
+struct statement *statement_imported(struct statement_table *t, uint32_t id);
+
+/* The number that the next process is to count on from (0: there is none, then
+ * names cannot be kept); ours stay below it from now on, or go beyond
+ * STATEMENT_ID_LOCAL. */
+#define STATEMENT_ID_LOCAL 0x80000000u
+uint32_t statement_leave(void);
+void statement_come_back(void); /* the next process is gone */
+void statement_count_from(uint32_t id);
+
 /* For SHOW MEM. */
 void statement_totals(size_t *count, size_t *bytes);
 

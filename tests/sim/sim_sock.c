@@ -298,3 +298,10 @@ bool conn_step(struct conn *k, struct loop *loop)
     f->in_callback = false; /* freed at the end of the turn at the earliest */
     return acted;
 }
+
+/* No other process here. */
+int sock_take_fd(struct stream *s, struct loop *was)
+{
+    must(false);
+    return -1;
+}

@@ -49,6 +49,10 @@ static void test_good(void **state)
     assert_int_equal(a.mode, ARGS_CHECK);
     assert_int_equal(parse(&a, &e, "x.ini --check"), 0);
     assert_int_equal(a.mode, ARGS_CHECK);
+    assert_int_equal(parse(&a, &e, "--upgrade x.ini"), 0);
+    assert_int_equal(a.mode, ARGS_UPGRADE);
+    assert_int_equal(parse(&a, &e, "-dR x.ini"), 0);
+    assert_int_equal(a.mode, ARGS_REBOOT);
     assert_int_equal(parse(&a, &e, "-- -x.ini"), 0);
     assert_string_equal(a.file, "-x.ini");
 }
@@ -84,8 +88,6 @@ static void test_bad(void **state)
     refuses("--daemon=1 a.ini", "--daemon=1");
     refuses("a.ini -u", "--user needs");
     refuses("a.ini --user", "--user needs");
-    refuses("-R a.ini", "so_reuseport");
-    refuses("--reboot a.ini", "so_reuseport");
 }
 
 /* A terminal of 80 by 24 shows all of it, and the prompt behind. */
