@@ -162,7 +162,7 @@ static void give_one(struct given *out, const struct listener *l, bool is_file)
     if (fd < 0 || out->n == GIVEN_MAX)
         return;
     out->at[out->n++] = (struct given_socket){
-        .fd = fd, .kind = GIVEN_STREAM, .forward = -1, .is_file = is_file};
+        .fd = fd, .kind = GIVEN_STREAM, .is_file = is_file};
 }
 
 void listeners_give(const struct listeners *ls, struct given *out)

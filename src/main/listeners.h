@@ -22,7 +22,6 @@ struct given_socket {
     int fd; /* -1: taken */
     int kind;
     int worker;   /* GIVEN_UDP */
-    int forward;  /* same: where packets of the older process go; -1: none */
     bool is_file; /* ours to remove */
 };
 

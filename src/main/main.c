@@ -170,8 +170,9 @@ static int prepare(struct app *app, struct err *e)
             listeners_open(&app->listeners, app->conf, count_workers(app->conf),
                            owner, takeover_given(app), e);
     if (rc == 0)
-        rc = quic_listeners_open(&app->quic, app->conf,
-                                 count_workers(app->conf), e);
+        rc =
+            quic_listeners_open(&app->quic, app->conf, count_workers(app->conf),
+                                takeover_given(app), e);
     if (rc == 0)
         rc = metrics_http_open(&app->metrics, app->conf, e);
     if (rc == 0)

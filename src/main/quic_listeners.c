@@ -2,12 +2,14 @@
  * Copyright (c) 2026 The pgbraid authors */
 #include "main/quic_listeners.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "main/addresses.h"
 #include "net/quic.h"
+#include "pool/shared.h"
 
 _Static_assert((int)QUIC_CONGESTION_BBR == (int)CONF_CONGESTION_BBR,
                "quic_congestion and conf_congestion have the same order");
@@ -22,7 +24,8 @@ struct on_worker {
 
 struct quic_listeners {
     int n_workers, n;
-    int *fds; /* [address * n_workers + worker]; -1: given away */
+    int *fds;   /* [address * n_workers + worker]; -1: the listener's */
+    int *known; /* the same, after that, too */
     struct addr where[ADDRESSES_MAX];
     struct quic_group *group[ADDRESSES_MAX];
     struct on_worker *worker;
@@ -95,17 +98,71 @@ static struct quic_limits limits_of(const struct conf *c)
 /* --- opening ----------------------------------------------------------------
  */
 
+/* How many of the sockets that are given are for this address; those of the
+ * workers are put in their places. */
+static int find_given(struct given *g, const struct addr *at,
+                      struct given_socket **out, int n_workers)
+{
+    struct addr a;
+    int n = 0;
+    for (int i = 0; g && i < g->n; i++) {
+        struct given_socket *k = &g->at[i];
+        if (k->fd < 0 || k->kind != GIVEN_UDP || addr_of_self(k->fd, &a) ||
+            !addr_eq(&a, at))
+            continue;
+        n++;
+        if (k->worker >= 0 && k->worker < n_workers)
+            out[k->worker] = k;
+    }
+    return n;
+}
+
+/* 1: they are taken; 0: there are none. */
+static int take_given(struct quic_listeners *q, struct given *g,
+                      const struct addr *at, int *fds, struct err *e)
+{
+    struct given_socket *k[SHARDS_MAX] = {NULL};
+    int n = find_given(g, at, k, q->n_workers), found = 0;
+    if (n == 0)
+        return 0;
+    for (int i = 0; i < q->n_workers; i++)
+        found += k[i] != NULL;
+    if (n != q->n_workers || found != n)
+        return err_set(e, ERR_CONF,
+                       "quic_listen_addr: with QUIC the number of workers "
+                       "cannot change in an upgrade (%d before, %d now); set "
+                       "workers = %d, or restart",
+                       n, q->n_workers, n);
+    for (int i = 0; i < n; i++) {
+        fds[i] = k[i]->fd;
+        k[i]->fd = -1;
+    }
+    return 1;
+}
+
+static int open_at(struct quic_listeners *q, const struct conf *c,
+                   struct given *given, const struct addr *at, struct err *e)
+{
+    int *fds = q->fds + q->n * q->n_workers;
+    int rc = take_given(q, given, at, fds, e);
+    if (rc == 0)
+        rc = quic_sockets_open(fds, q->n_workers, c->so_reuseport, at, e);
+    if (rc < 0)
+        return rc;
+    memcpy(q->known + q->n * q->n_workers, fds,
+           (size_t)q->n_workers * sizeof *fds);
+    return 0;
+}
+
 static int open_sockets(struct quic_listeners *q, const struct conf *c,
-                        struct err *e)
+                        struct given *given, struct err *e)
 {
     struct addresses as;
     int port = c->quic_listen_port ? c->quic_listen_port : c->listen_port;
     int rc =
         addresses_find(&as, "quic_listen_addr", &c->quic_listen_addr, port, e);
     for (int i = 0; i < as.n && rc == 0; i++) {
-        int *fds = q->fds + q->n * q->n_workers;
-        rc =
-            quic_sockets_open(fds, q->n_workers, c->so_reuseport, &as.at[i], e);
+        rc = open_at(q, c, given, &as.at[i], e);
         if (rc && as.is_optional[i]) {
             log_warning("%s; going on without IPv6", e->text);
             rc = 0;
@@ -119,7 +176,7 @@ static int open_sockets(struct quic_listeners *q, const struct conf *c,
 }
 
 int quic_listeners_open(struct quic_listeners **out, const struct conf *c,
-                        int n_workers, struct err *e)
+                        int n_workers, struct given *given, struct err *e)
 {
     *out = NULL;
     if (c->quic_listen_addr.n == 0)
@@ -127,11 +184,12 @@ int quic_listeners_open(struct quic_listeners **out, const struct conf *c,
     struct quic_listeners *q = mem_new(sizeof *q);
     q->n_workers = n_workers;
     q->fds = mem_new_array((size_t)n_workers * ADDRESSES_MAX, sizeof *q->fds);
+    q->known = mem_new_array((size_t)n_workers * ADDRESSES_MAX, sizeof *q->fds);
     q->worker = mem_new_array((size_t)n_workers, sizeof *q->worker);
     q->limits = limits_of(c);
     int rc = load_secrets(q, c, e);
     if (rc == 0)
-        rc = open_sockets(q, c, e);
+        rc = open_sockets(q, c, given, e);
     if (rc) {
         quic_listeners_free(q);
         return rc;
@@ -247,6 +305,43 @@ int quic_listeners_reload(struct quic_listeners *q, const struct conf *c,
     return 0;
 }
 
+void quic_listeners_give(const struct quic_listeners *q, struct given *out)
+{
+    for (int i = 0; q && i < q->n * q->n_workers; i++) {
+        int fd = fcntl(q->known[i], F_DUPFD_CLOEXEC, 0);
+        if (fd < 0 || out->n == GIVEN_MAX)
+            return;
+        out->at[out->n++] = (struct given_socket){
+            .fd = fd, .kind = GIVEN_UDP, .worker = i % q->n_workers};
+    }
+}
+
+static void give_away_on(struct shard *sh, void *arg)
+{
+    struct quic_listeners *q = arg;
+    for (int i = 0; i < q->n; i++) {
+        struct quic_listener *l = q->worker[shard_index(sh)].at[i];
+        if (l)
+            quic_listener_give_away(l, true);
+    }
+}
+
+static void take_back_on(struct shard *sh, void *arg)
+{
+    struct quic_listeners *q = arg;
+    for (int i = 0; i < q->n; i++) {
+        struct quic_listener *l = q->worker[shard_index(sh)].at[i];
+        if (l)
+            quic_listener_give_away(l, false);
+    }
+}
+
+void quic_listeners_give_away(struct quic_listeners *q, bool is_given_away)
+{
+    for (int i = 0; q && i < q->n_workers; i++)
+        team_run_on(q->team, i, is_given_away ? give_away_on : take_back_on, q);
+}
+
 static void drain_on(struct shard *sh, void *arg)
 {
     struct quic_listeners *q = arg;
@@ -289,6 +384,7 @@ void quic_listeners_free(struct quic_listeners *q)
     quic_tls_unref(q->tls);
     quic_shared_free(q->shared);
     free(q->fds);
+    free(q->known);
     free(q->worker);
     free(q);
 }

@@ -7,6 +7,7 @@
 #define MAIN_QUIC_LISTENERS_H
 
 #include "conf/conf.h"
+#include "main/listeners.h"
 #include "worker/team.h"
 
 struct quic_listeners;
@@ -15,7 +16,7 @@ struct quic_listeners;
  * while we may still be root. */
 NODISCARD int quic_listeners_open(struct quic_listeners **out,
                                   const struct conf *c, int n_workers,
-                                  struct err *e);
+                                  struct given *given, struct err *e);
 
 /* All of these do nothing with NULL. */
 /* Whether the certificates that a configuration names can be used. */
@@ -28,6 +29,13 @@ void quic_listeners_start(struct quic_listeners *q, struct team *team);
  * the old ones stay in force. */
 NODISCARD int quic_listeners_reload(struct quic_listeners *q,
                                     const struct conf *c, struct err *e);
+
+/* For a newer process, which needs as many workers: a connection ID names one.
+ */
+void quic_listeners_give(const struct quic_listeners *q, struct given *out);
+
+/* That one receives now, or we do again. */
+void quic_listeners_give_away(struct quic_listeners *q, bool is_given_away);
 
 /* No new connections and sessions; edges are told to go elsewhere. */
 void quic_listeners_drain(struct quic_listeners *q);

@@ -93,7 +93,7 @@ static int take_socket(struct takeover *t, const struct fdlink_frame *f,
 {
     struct pgread r = pgread_of(f->body);
     struct given *g = &t->given;
-    struct given_socket s = {.fd = f->fd, .kind = pgread_u8(&r), .forward = -1};
+    struct given_socket s = {.fd = f->fd, .kind = pgread_u8(&r)};
     s.worker = (int)pgread_u32(&r);
     s.is_file = pgread_u8(&r);
     if (!pgread_done(&r) || f->fd < 0 || g->n == GIVEN_MAX)
@@ -230,7 +230,7 @@ static void close_rest(struct given *g, bool for_good)
         if (for_good && s->is_file && !addr_of_self(s->fd, &a) &&
             a.un.sun_path[0])
             (void)unlink(a.un.sun_path);
-        if (for_good)
+        if (for_good && s->kind == GIVEN_STREAM)
             (void)shutdown(s->fd, SHUT_RDWR);
         close(s->fd);
         s->fd = -1;

@@ -177,6 +177,12 @@ static void reap(struct app *app, char *how, size_t cap)
 
 static void take_back(struct app *app);
 
+static void accept_again(struct app *app)
+{
+    listeners_go_on(app->listeners, app->loop);
+    quic_listeners_give_away(app->quic, false);
+}
+
 /* Everything is as it was. */
 static void fail(struct app *app, const char *why)
 {
@@ -194,7 +200,7 @@ static void fail(struct app *app, const char *why)
     if (was == UPGRADE_COMMITTED)
         take_back(app);
     else if (was == UPGRADE_PAUSING)
-        listeners_go_on(app->listeners, app->loop);
+        accept_again(app);
     tell(app, &e);
 }
 
@@ -230,6 +236,7 @@ static void send_sockets(struct app *app)
     struct given g = {.at = mem_new_array(GIVEN_MAX, sizeof *g.at)};
     struct pgbuf b;
     listeners_give(app->listeners, &g);
+    quic_listeners_give(app->quic, &g);
     for (int i = 0; i < g.n; i++) {
         begin(&b);
         pgbuf_put_u8(&b, (uint8_t)g.at[i].kind);
@@ -343,6 +350,7 @@ static void on_ready(struct app *app)
     app->upgrade.state = UPGRADE_PAUSING;
     timer_set(app->loop, &app->upgrade.timer,
               loop_now_us(app->loop) + SERVE_LIMIT_US);
+    quic_listeners_give_away(app->quic, true);
     listeners_pause(app->listeners, app->loop, commit, app);
 }
 
@@ -357,6 +365,7 @@ static void on_serving(struct app *app)
     notify_main_pid(app->upgrade.main_pid);
     log_info("upgrade: process %d serves, this one lets its sessions go",
              app->upgrade.main_pid);
+    quic_listeners_drain(app->quic);
     generation_leave(app);
     tell(app, NULL);
 }
@@ -391,7 +400,7 @@ static void take_back(struct app *app)
     app->gen.is_leaving = false;
     budget_resume(app->shared);
     team_gather(app->team, app->loop, stay_on, NULL, NULL);
-    listeners_go_on(app->listeners, app->loop);
+    accept_again(app);
     upgrade_orders_open(app);
     supervisor_tell_back(app);
     if (app->to_supervisor < 0 && pidfile_replace(app->conf->pidfile, &e) == 0)
@@ -475,11 +484,6 @@ void upgrade_begin(struct app *app, const char *program, const char *file,
     }
     if (atomic_load(&app->shared->is_suspended)) {
         refuse(app, done, arg, "upgrade: not while suspended; RESUME first");
-        return;
-    }
-    if (app->quic) {
-        refuse(app, done, arg,
-               "upgrade: QUIC listeners cannot be handed over; restart");
         return;
     }
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd)) {

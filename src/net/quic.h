@@ -153,6 +153,11 @@ void quic_listener_set(struct quic_listener *l, struct quic_tls *tls,
 /* Takes no new connections and sessions, and says so to those there are. */
 void quic_listener_drain(struct quic_listener *l);
 
+/* An upgrade: another process of this account receives from the socket, passes
+ * on what is ours, and takes all new connections; or that has ended, and we do
+ * so again. */
+void quic_listener_give_away(struct quic_listener *l, bool is_given_away);
+
 /* Closes the connections and the socket. */
 void quic_listener_close(struct quic_listener *l);
 

@@ -8,7 +8,9 @@
  *
  *   another worker    gets it by its mailbox
  *   another process   gets it by a socket of an abstract Unix address, which is
- *                     made of what the ID says: there is nothing to look up
+ *                     made of what the ID says: there is nothing to look up.
+ *                     It shares the port, or came before us (an upgrade), or
+ *                     before those
  *
  * Neither is passed on twice. What does not fit is lost, like on any wire, and
  * counted.
@@ -379,7 +381,7 @@ int quic_group_join(struct quic_listener *l, struct err *e)
     l->steer = NOWHERE;
     if (!g)
         return 0;
-    int rc = g->shares_port ? open_relay(l, e) : 0;
+    int rc = open_relay(l, e);
     if (rc)
         return rc;
     g->at[l->p.worker].listener = l;

@@ -97,6 +97,7 @@ struct quic_socket {
     bool is_any;       /* bound to no address: each datagram says its own */
     bool is_connected; /* of an outgoing connection */
     bool is_closed;
+    bool is_given_away; /* another process reads it */
     bool no_gso;
     struct quic_batch *stuck, **stuck_end;
     struct list conns;
@@ -116,6 +117,10 @@ NODISCARD int quic_udp_connect(const struct addr *to, struct err *e);
 NODISCARD int quic_socket_new(struct quic_socket **out, struct quic_host *h,
                               int fd, struct err *e);
 void quic_socket_close(struct quic_socket *s);
+
+/* From now on, or no longer, another process receives; we go on sending, and
+ * hear of what is ours by the relay of quic_group.c. */
+void quic_socket_give_away(struct quic_socket *s, bool is_given_away);
 
 /* Sends n bytes as packets of seg bytes, the last one possibly shorter; what
  * the socket does not take is kept for later. */

@@ -41,6 +41,12 @@ void quic_listener_drain(struct quic_listener *l)
         quic_conn_say_drain(list_entry(i, struct quic_conn, node));
 }
 
+void quic_listener_give_away(struct quic_listener *l, bool is_given_away)
+{
+    quic_socket_give_away(l->socket, is_given_away);
+    l->is_draining = false;
+}
+
 void quic_listener_close(struct quic_listener *l)
 {
     struct err why;

@@ -102,6 +102,10 @@ void quic_listener_drain(struct quic_listener *l)
 {
 }
 
+void quic_listener_give_away(struct quic_listener *l, bool is_given_away)
+{
+}
+
 void quic_listener_close(struct quic_listener *l)
 {
 }

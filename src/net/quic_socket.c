@@ -323,6 +323,11 @@ static bool is_full(int cause)
     return cause == EAGAIN || cause == ENOBUFS;
 }
 
+static uint32_t base_events(const struct quic_socket *s)
+{
+    return s->is_given_away ? 0 : EPOLLIN;
+}
+
 static void keep(struct quic_socket *s, const ngtcp2_path *path,
                  const uint8_t *p, size_t n, size_t seg)
 {
@@ -344,7 +349,7 @@ static void keep(struct quic_socket *s, const ngtcp2_path *path,
     memcpy(b->p, p, n);
     *s->stuck_end = b;
     s->stuck_end = &b->next;
-    loop_mod(s->host->loop, &s->io, EPOLLIN | EPOLLOUT);
+    loop_mod(s->host->loop, &s->io, base_events(s) | EPOLLOUT);
 }
 
 /* What fails for good is lost, like on any wire: too large for the path, no
@@ -404,7 +409,7 @@ static void send_stuck(struct quic_socket *s)
         free(b);
     }
     s->stuck_end = &s->stuck;
-    loop_mod(s->host->loop, &s->io, EPOLLIN);
+    loop_mod(s->host->loop, &s->io, base_events(s));
     list_for(i, &s->conns)
         quic_conn_mark_dirty(list_entry(i, struct quic_conn, node));
 }
@@ -417,7 +422,7 @@ static void on_event(struct io *io, uint32_t events)
     struct quic_socket *s = container_of(io, struct quic_socket, io);
     if (s->stuck && (events & EPOLLOUT))
         send_stuck(s);
-    if (events & (EPOLLIN | EPOLLERR | EPOLLHUP))
+    if (!s->is_given_away && (events & (EPOLLIN | EPOLLERR | EPOLLHUP)))
         receive(s);
 }
 
@@ -450,6 +455,16 @@ int quic_socket_new(struct quic_socket **out, struct quic_host *h, int fd,
     list_push_back(&h->sockets, &s->node);
     *out = s;
     return 0;
+}
+
+void quic_socket_give_away(struct quic_socket *s, bool is_given_away)
+{
+    s->is_given_away = is_given_away;
+    loop_cancel(&s->rx);
+    loop_mod(s->host->loop, &s->io,
+             base_events(s) | (s->stuck ? (uint32_t)EPOLLOUT : 0));
+    if (!is_given_away)
+        loop_defer(s->host->loop, &s->rx); /* what waits there already */
 }
 
 void quic_socket_close(struct quic_socket *s)

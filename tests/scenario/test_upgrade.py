@@ -593,3 +593,69 @@ def test_under_load(make_pooler, cluster):
     for pid in ends:
         wait_end(pid)
     assert watch.end() <= 4
+
+
+def needs_quic(binary):
+    import pooler as pooler_module
+    if not pooler_module.has_quic(binary):
+        pytest.skip("this build has no QUIC")
+    return pooler_module.TRANSPORTS["quic"]
+
+
+@core
+@pytest.mark.parametrize("how", ["wait", "end"])
+def test_quic_sessions(make_pooler, binary, cluster, how):
+    """Packets of the old process's connections find it through the new one;
+    new sessions begin with the new process."""
+    p = make_upgradable(make_pooler, {"upgrade_tls": how},
+                        transport=needs_quic(binary))
+    with p.wire() as busy, p.wire() as idle:
+        busy.ok("BEGIN")
+        old = upgrade(p)
+        for i in range(5):
+            assert busy.value("SELECT %d" % i) == str(i)
+        with p.wire() as fresh:
+            assert fresh.value("SELECT 1") == "1"
+        if how == "wait":
+            assert idle.value("SELECT repeat('x', 300000)") == "x" * 300000
+            assert sum(int(r["quic_relayed"])
+                       for r in p.show("WORKERS")) == 0
+            second = upgrade(p)
+            assert idle.value("SELECT 2") == "2"
+            assert busy.value("SELECT 2") == "2"
+            busy.ok("COMMIT")
+            busy.close()
+            idle.close()
+            wait_end(second)
+        else:
+            assert idle.read_to_close()[-1].fields["C"] == "57P01"
+            busy.send(query("COMMIT"))
+            got = busy.read_to_close()
+            assert got[-1].fields["C"] == "57P01"
+            assert any(m.type == "C" for m in got)
+        wait_end(old)
+        with p.wire() as fresh:
+            assert fresh.value("SELECT 1") == "1"
+
+
+def test_quic_after_the_new_process_died(make_pooler, binary):
+    p = make_upgradable(make_pooler, transport=needs_quic(binary))
+    with p.wire() as w:
+        w.ok("BEGIN")
+        old = upgrade(p)
+        os.kill(p.proc.pid, signal.SIGKILL)
+        adopt(p, p.proc.pid)
+        assert p.proc.pid == old
+        assert w.value("SELECT 1") == "1"
+        with p.wire() as fresh:
+            assert fresh.value("SELECT 1") == "1"
+        w.ok("COMMIT")
+
+
+def test_quic_needs_as_many_workers(make_pooler, binary):
+    p = make_upgradable(make_pooler, transport=needs_quic(binary))
+    p.write_ini(workers=3)
+    got = order(p)
+    assert got.returncode == 1 and "workers = 2" in got.stdout
+    with p.wire() as w:
+        assert w.value("SELECT 1") == "1"
