@@ -38,6 +38,7 @@ struct fdlink {
     uint8_t *in;
     size_t in_n, in_cap, in_used;
     int fds[FDS_MAX], n_fds;
+    bool is_mute; /* the peer takes nothing more; what it sent counts */
     bool is_lost, is_closed;
     const char *why;
 };
@@ -98,6 +99,16 @@ static void lose(struct fdlink *l, const char *why)
         loop_defer(l->loop, &l->task);
 }
 
+/* Its end is seen by reading. */
+static void go_mute(struct fdlink *l)
+{
+    l->is_mute = true;
+    while (l->out)
+        drop_first(l);
+    if (l->loop)
+        loop_defer(l->loop, &l->task);
+}
+
 static void wait_writable(struct fdlink *l)
 {
     struct pollfd p = {.fd = l->io.fd, .events = POLLOUT};
@@ -117,7 +128,7 @@ static void flush(struct fdlink *l)
         if (cause == EAGAIN || cause == ETOOMANYREFS)
             wait_writable(l);
         else if (cause)
-            lose(l, strerror(cause));
+            go_mute(l);
         else if (l->out->at == l->out->n)
             drop_first(l);
     }
@@ -126,7 +137,7 @@ static void flush(struct fdlink *l)
 void fdlink_send(struct fdlink *l, uint8_t type, struct slice body, int fd)
 {
     must(body.n <= FDLINK_BODY_MAX);
-    if (l->is_lost) {
+    if (l->is_lost || l->is_mute) {
         if (fd >= 0)
             close(fd);
         return;
