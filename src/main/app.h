@@ -41,8 +41,9 @@ struct app {
     struct shared *shared;
     struct team *team;
     struct listeners *listeners;
-    struct quic_listeners *quic;  /* NULL: not configured */
-    struct metrics_http *metrics; /* NULL: not configured */
+    struct quic_listeners *quic;         /* NULL: not configured */
+    struct metrics_http *metrics;        /* NULL: not configured */
+    struct metrics_http *metrics_before; /* of an upgrade that was undone */
     struct signals signals;
 
     struct timer users_timer; /* reload.c */

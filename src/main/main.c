@@ -174,7 +174,8 @@ static int prepare(struct app *app, struct err *e)
             quic_listeners_open(&app->quic, app->conf, count_workers(app->conf),
                                 takeover_given(app), e);
     if (rc == 0)
-        rc = metrics_http_open(&app->metrics, app->conf, e);
+        rc = app->takes_over ? 0
+                             : metrics_http_open(&app->metrics, app->conf, e);
     if (rc == 0)
         rc = daemon_become(&app->user, e);
     return rc ? rc : multipath_check_rights(app->conf, e);
@@ -286,7 +287,9 @@ static int start(struct app *app, struct err *e)
     if (rc == 0)
         quic_listeners_start(app->quic, app->team);
     metrics_note_reload(true);
-    if (rc == 0)
+    if (rc == 0 && app->takes_over)
+        upgrade_open_metrics(app);
+    else if (rc == 0)
         rc = metrics_http_start(app->metrics, app, e);
     return rc;
 }
@@ -329,6 +332,7 @@ static void tear_down(struct app *app)
     generation_fini(app);
     metrics_http_close(app->metrics);
     metrics_http_free(app->metrics);
+    metrics_http_free(app->metrics_before);
     if (app->team)
         team_free(app->team);
     upgrade_orders_remove(app);

@@ -250,7 +250,13 @@ int metrics_http_start(struct metrics_http *h, struct app *app, struct err *e)
 
 void metrics_http_drain(struct metrics_http *h)
 {
-    if (!h || !h->daemon || !h->is_shared)
+    if (h && h->is_shared)
+        metrics_http_leave(h);
+}
+
+void metrics_http_leave(struct metrics_http *h)
+{
+    if (!h || !h->daemon)
         return;
     int fd = (int)MHD_quiesce_daemon(h->daemon);
     if (fd >= 0)

@@ -28,6 +28,9 @@ NODISCARD int metrics_http_start(struct metrics_http *h, struct app *app,
  * are to be asked from now on. */
 void metrics_http_drain(struct metrics_http *h);
 
+/* The port is another process's from now on (an upgrade). */
+void metrics_http_leave(struct metrics_http *h);
+
 /* No worker is asked any more; before the main loop's last messages. */
 void metrics_http_close(struct metrics_http *h);
 

@@ -30,6 +30,10 @@ void metrics_http_drain(struct metrics_http *h)
 {
 }
 
+void metrics_http_leave(struct metrics_http *h)
+{
+}
+
 void metrics_http_close(struct metrics_http *h)
 {
 }

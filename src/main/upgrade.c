@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "main/app.h"
+#include "main/metrics_http.h"
 #include "main/notify.h"
 #include "main/pidfile.h"
 #include "main/stop.h"
@@ -341,6 +342,7 @@ static void commit(void *arg)
     free(c.pools);
     send_users(app);
     send_databases(app);
+    metrics_http_leave(app->metrics);
     generation_send(app, GEN_NEWER, GEN_COMMIT, NULL, -1);
     upgrade_orders_close(app);
 }
@@ -393,6 +395,19 @@ static void stay_on(struct shard *sh, void *arg)
     shard_stay(sh);
 }
 
+void upgrade_open_metrics(struct app *app)
+{
+    struct err e;
+    metrics_http_free(app->metrics_before);
+    app->metrics_before = app->metrics;
+    app->metrics = NULL;
+    int rc = metrics_http_open(&app->metrics, app->conf, &e);
+    if (rc == 0)
+        rc = metrics_http_start(app->metrics, app, &e);
+    if (rc)
+        log_error("%s; going on without it", e.text);
+}
+
 /* Its servers are gone with it, so the budget is ours again. */
 static void take_back(struct app *app)
 {
@@ -401,6 +416,7 @@ static void take_back(struct app *app)
     budget_resume(app->shared);
     team_gather(app->team, app->loop, stay_on, NULL, NULL);
     accept_again(app);
+    upgrade_open_metrics(app);
     upgrade_orders_open(app);
     supervisor_tell_back(app);
     if (app->to_supervisor < 0 && pidfile_replace(app->conf->pidfile, &e) == 0)

@@ -49,6 +49,9 @@ void upgrade_begin(struct app *app, const char *program, const char *file,
 
 void upgrade_init(struct app *app);
 
+/* The port was another process's until now. It is not worth a failure. */
+void upgrade_open_metrics(struct app *app);
+
 /* From generation.c. */
 void upgrade_on_frame(struct app *app, const struct fdlink_frame *f);
 void upgrade_on_lost(struct app *app, const char *why, bool said_bye);

@@ -221,7 +221,7 @@ struct pool {
     int64_t evict_asked_us;
     int64_t unused_us; /* since when nothing is in it; 0: something is */
     struct pool_stats stats, stats_sent; /* sent: to the next process */
-    int n_staying; /* handover.c: clients that cannot move */
+    int n_staying;               /* handover.c: clients that cannot move */
     struct latency_set *latency; /* of its database, on this worker */
     struct task dispatch;        /* pool_dispatch() from the loop */
     struct list cancels; /* cancel.c: on their way to a server, or waiting */
