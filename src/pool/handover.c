@@ -441,7 +441,8 @@ static void let_servers_go(struct shard *sh, struct pool *p)
             bool is_fresh = now - s->request_us < KEPT_IDLE_US;
             if (p->n_waiting || (p->n_staying && is_fresh))
                 continue;
-            if (!hand_over_server(s, GEN_NEWER))
+            if (!hand_over_server(s, GEN_NEWER) &&
+                !(is_fresh && has_plain_socket(s->stream)))
                 server_close(s, "upgrade: it cannot move");
         }
 }

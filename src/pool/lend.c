@@ -107,9 +107,13 @@ static bool move_server(struct server *s, int to)
     if (!demand_take(p->rec, to))
         return false;
     if (to >= sh->shared->n_shards) {
-        if (!handover_lend(s, (enum generation)(to - sh->shared->n_shards)))
-            server_close(s, "idle here, wanted by a process that it cannot "
-                            "move to");
+        if (handover_lend(s, (enum generation)(to - sh->shared->n_shards)))
+            return true;
+        demand_add(p->rec, to, 1);
+        if (s->stream->kind == STREAM_TCP || s->stream->kind == STREAM_UNIX)
+            return false; /* in a moment */
+        server_close(s, "idle here, wanted by a process that it cannot move "
+                        "to");
         return true;
     }
     if (stream_detach(s->stream)) {
