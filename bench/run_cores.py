@@ -110,7 +110,6 @@ class Cores(PgbenchSection):
         CoresBench.n_fleet = self.n
         self.bench = self.make_bench(CoresBench, "cores", tls=False,
                                      clients=[256], pool_size=POOL)
-        self.select.order = [t.name for t in self.bench.targets]
 
     # Wake-ups by number of workers
 

@@ -185,10 +185,6 @@ class Poolers(PgbenchSection):
             Bench, "poolers", tls=kind == "tcp", unix_server=kind == "unix",
             clients=[256])
         self.load = runlib.Load(self.shops[-1], self.run.load)
-        for samples in (self.tcp, self.unix, self.clients, self.latency,
-                        self.rows):
-            samples.order = samples.order or [
-                t.name for t in self.benches[kind].targets]
 
     # With bench/load: latency at low load, many clients, large rows
 

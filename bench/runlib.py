@@ -60,13 +60,23 @@ def say(text):
 
 # --- measurements -------------------------------------------------------------
 
+TARGETS = ("PostgreSQL", "relay", "pgbraid", "pgbouncer", "odyssey", "haproxy")
+
+
+def rank(name):
+    """Order of targets in tables."""
+    for i, target in enumerate(TARGETS):
+        if str(name).startswith(target):
+            return i, name
+    return len(TARGETS), ""
+
+
 class Samples:
     """Rows of one experiment, kept as CSV from the first one on."""
 
     def __init__(self, folder, name):
         self.path = os.path.join(folder, "csv", name + ".csv")
         self.rows = []
-        self.order = []  # of targets in tables
 
     def add(self, **row):
         self.rows.append(row)
@@ -83,8 +93,7 @@ class Samples:
 
     def values(self, key):
         found = list(dict.fromkeys(r[key] for r in self.rows))
-        return sorted(found, key=lambda v: self.order.index(v)
-                      if v in self.order else len(self.order))
+        return sorted(found, key=rank)
 
     def median(self, key, **match):
         found = [r[key] for r in self.of(**match) if r.get(key) is not None]
@@ -102,6 +111,18 @@ class Samples:
     def was_limited(self, **match):
         idle = self.median("idle", **match)
         return idle is not None and idle < BUSY_IDLE_SHARE
+
+
+def typed(text):
+    """A field of a CSV file as it was before."""
+    if text == "":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def number(value, digits=2):
@@ -159,7 +180,7 @@ def slab_bytes():
 COLOURS = ("#0b6e99", "#c8442d", "#d9931c", "#4c8a3f", "#7a4f9a", "#6b6b6b",
            "#2aa198", "#a0522d")
 
-STYLE = """set terminal svg size %d,%d dynamic font "Helvetica,14" \
+STYLE = """set terminal svg size %d,%d dynamic noenhanced font "Helvetica,14" \
 background "#ffffff"
 set output "%s"
 set encoding utf8
@@ -277,15 +298,20 @@ class Plots:
 class Report:
     """results/<date>: report.md and its parts, csv/, plots/."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, is_again=False):
+        self.folder, self.is_again = folder, is_again
         for name in ("csv", "plots", "tables"):
             os.makedirs(os.path.join(folder, name), exist_ok=True)
         self.plots = Plots(os.path.join(folder, "plots"))
         self.parts = []
 
     def samples(self, name):
-        return Samples(self.folder, name)
+        """Empty ones, or with --again those of the run before."""
+        out = Samples(self.folder, name)
+        if self.is_again and os.path.exists(out.path):
+            out.rows = [{k: typed(v) for k, v in row.items()}
+                        for row in read_rows(out.path)]
+        return out
 
     def heading(self, text, level=2):
         self.parts.append("#" * level + " " + text + "\n")
