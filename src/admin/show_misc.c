@@ -4,6 +4,7 @@
 /* The SHOW commands that are a few lines each. */
 #include <malloc.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "admin/console.h"
 #include "admin/names.h"
@@ -114,7 +115,9 @@ static void put_worker(struct shard *sh, struct job *j)
     struct table *t = &j->table;
     struct quic_host_counts q = {0};
     struct shard_counts c;
+    struct rusage used = {0};
 
+    (void)getrusage(RUSAGE_THREAD, &used); /* fails for bad arguments only */
     shard_get_counts(sh, &c);
     if (shard_quic(sh))
         quic_host_get_counts(shard_quic(sh), &q);
@@ -134,6 +137,11 @@ static void put_worker(struct shard *sh, struct job *j)
     table_int(t, c.cpu_us);
     table_int(t, c.load_permille / 10);
     table_int(t, c.maxwait_us);
+    table_int(t, c.longest_wait_us);
+    table_int(t, (int64_t)c.xacts);
+    table_int(t, (int64_t)ls->wakeups);
+    table_int(t, used.ru_nvcsw);
+    table_int(t, used.ru_nivcsw);
     table_int(t, (int64_t)q.forwarded);
     table_int(t, (int64_t)q.relayed);
     table_int(t, (int64_t)q.lost);

@@ -40,7 +40,9 @@ struct loop {
 
 static void on_wake(struct io *io, uint32_t events)
 {
+    struct loop *loop = container_of(io, struct loop, wake);
     uint64_t n;
+    loop->stats.wakeups++;
     /* Edge-triggered: reading resets the counter; the mailbox itself is
      * looked at on every turn. */
     while (read(io->fd, &n, sizeof n) < 0 && errno == EINTR)

@@ -115,6 +115,7 @@ struct bufq_pool *loop_pool(struct loop *loop);
 
 struct loop_stats {
     uint64_t turns, events, messages;
+    uint64_t wakeups; /* by others, for the mailbox */
 };
 const struct loop_stats *loop_stats(const struct loop *loop);
 

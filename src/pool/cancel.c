@@ -134,6 +134,8 @@ struct note {
     int hops;
     bool is_second_round;
     enum note_stage stage;
+    bool has_peer, by_peers; /* an address; a node that passed it on */
+    struct addr peer;        /* who asks, and may be gone already */
     int64_t start_us;
     size_t n;
     uint8_t key[CANCEL_KEY_MAX];
@@ -538,6 +540,13 @@ static bool may_have_missed(const struct shard *sh, const struct note *m)
            atomic_load(&sh->shared->last_move_us) >= m->start_us - TURN_US;
 }
 
+static void end_unknown(struct shard *sh, const struct note *m)
+{
+    if (m->has_peer)
+        limits_cancel_missed(sh->shared, &m->peer, m->by_peers, shard_now(sh));
+    cancel_tell_requester(sh, m->from, m->requester);
+}
+
 /* Gives the note to the main thread, which asks and calls cancel_answered(). */
 static bool ask_generation(struct shard *sh, const struct note *m,
                            enum generation to)
@@ -582,7 +591,7 @@ static void look_elsewhere(struct shard *sh, const struct note *m)
     if (on.from >= FROM_GENERATION)
         tell_generation(sh, on.from, on.requester, false);
     else
-        cancel_tell_requester(sh, on.from, on.requester);
+        end_unknown(sh, &on);
 }
 
 size_t cancel_note_key(const void *note, const uint8_t **key)
@@ -652,9 +661,11 @@ static void handle(struct message *message, void *loop_data)
 
 /* True when the key is another node's; then the request has been dealt with. An
  * unknown node may be what we were before a reload: so look here, too. */
-static bool is_for_peer(struct client *c, uint8_t *key, size_t n)
+static bool is_for_peer(struct client *c, const struct note *m, uint8_t *key,
+                        size_t n)
 {
-    const struct conf *conf = c->shard->conf;
+    struct shard *sh = c->shard;
+    const struct conf *conf = sh->conf;
     int id = key[1] | key[2] << 8;
     if (conf->peer_id <= 0 || id == conf->peer_id || !conf_find_peer(conf, id))
         return false;
@@ -663,8 +674,27 @@ static bool is_for_peer(struct client *c, uint8_t *key, size_t n)
         return true;
     }
     key[HOPS_AT]--;
+    if (m->has_peer)
+        limits_cancel_missed(sh->shared, &m->peer, true, shard_now(sh));
     peers_forward(c, id, key, n);
     return true;
+}
+
+static bool is_refused(struct shard *sh, const struct addr *peer)
+{
+    char at[ADDR_TEXT_MAX];
+    enum cancel_verdict v =
+        limits_cancel(sh->shared, peer, sh->conf, shard_now(sh));
+    if (v == CANCEL_REFUSED_FIRST) {
+        addr_host_text(peer, at, sizeof at);
+        log_warning("%s: too many cancel requests with unknown keys; more are "
+                    "not looked at for up to ten seconds "
+                    "(max_unknown_cancels_per_address = %d, "
+                    "max_unknown_cancels = %d)",
+                    at, sh->conf->max_unknown_cancels_per_address,
+                    sh->conf->max_unknown_cancels);
+    }
+    return v != CANCEL_ALLOWED;
 }
 
 void cancel_request(struct client *c, uint32_t pid, struct slice key)
@@ -680,10 +710,18 @@ void cancel_request(struct client *c, uint32_t pid, struct slice key)
         client_drop(c, "bad cancel request");
         return;
     }
+    struct addr self;
+    m.has_peer = !stream_ends(c->stream, &m.peer, &self);
+    if (m.has_peer && is_refused(sh, &m.peer)) {
+        client_drop(c, "too many cancel requests with unknown keys");
+        return;
+    }
     pg_set_u32(m.key, pid);
     memcpy(m.key + 4, key.p, key.n);
     m.n = 4 + key.n;
-    if (!is_for_peer(c, m.key, m.n))
+    m.by_peers = sh->conf->peer_id > 0 && m.n > HOPS_AT &&
+                 (m.key[HOPS_AT] & HOPS_MASK) != HOPS_MASK;
+    if (!is_for_peer(c, &m, m.key, m.n))
         post(sh, &m);
     mem_wipe(m.key, sizeof m.key);
 }

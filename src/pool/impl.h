@@ -270,8 +270,9 @@ struct shard {
     shard_idle_cb on_empty;
     struct tally tally;
     uint64_t n_lent, n_borrowed;
-    struct list logins; /* of struct client_login, the oldest first */
-    struct list peers;  /* peers.c */
+    int64_t longest_wait_us; /* of a client for a server */
+    struct list logins;      /* of struct client_login, the oldest first */
+    struct list peers;       /* peers.c */
     struct balance balance;
     uint64_t n_moved_in, n_moved_out;
     int64_t slow_tick_us;          /* janitor.c */

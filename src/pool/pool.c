@@ -220,6 +220,7 @@ static void end_waiting(struct client *c)
     int64_t waited_us = shard_now(c->shard) - c->wait_us;
     p->stats.wait_time_us += (uint64_t)waited_us;
     latency_add(&p->latency->wait, waited_us);
+    c->shard->longest_wait_us = MAX(c->shard->longest_wait_us, waited_us);
     if (c->state == CLIENT_WAITING)
         client_set_state(c, CLIENT_IDLE);
 }

@@ -590,6 +590,7 @@ void shard_get_counts(struct shard *sh, struct shard_counts *out)
 {
     *out = (struct shard_counts){
         .lent = sh->n_lent,
+        .longest_wait_us = sh->longest_wait_us,
         .borrowed = sh->n_borrowed,
         .moved_in = sh->n_moved_in,
         .moved_out = sh->n_moved_out,
@@ -612,6 +613,7 @@ void shard_get_counts(struct shard *sh, struct shard_counts *out)
     {
         const struct pool *p = list_entry(m, struct pool, node);
         out->pools++;
+        out->xacts += p->stats.xact_count;
         out->servers += pool_count_servers(p);
         out->buffer_bytes += count_buffers(p);
         out->maxwait_us = MAX(out->maxwait_us, longest_wait(p));

@@ -161,8 +161,10 @@ struct shard_counts {
     uint64_t lent, borrowed;
     uint64_t moved_in, moved_out; /* clients */
     int64_t cpu_us;
-    int load_permille;  /* of a processor, lately */
-    int64_t maxwait_us; /* of the client that waits longest now */
+    int load_permille;       /* of a processor, lately */
+    int64_t maxwait_us;      /* of the client that waits longest now */
+    int64_t longest_wait_us; /* for a server, since the start */
+    uint64_t xacts;          /* of the pools that there are */
     size_t dns_names, dns_zones, dns_pending;
     size_t client_size, server_size, pool_size; /* of one, without buffers */
     size_t buffer_bytes, spare_bytes; /* held for somebody, kept for reuse */

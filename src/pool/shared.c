@@ -124,6 +124,7 @@ void shared_free(struct shared *s)
     thrpool_free(s->hashing_servers);
     thrpool_free(s->asking);
     secret_cache_free(s->secrets);
+    limits_forget_misses(s);
     HASH_CLEAR(hh, s->pools);
     while (s->pool_list) {
         struct pool_rec *p = s->pool_list;

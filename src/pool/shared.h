@@ -23,6 +23,7 @@
 #include "pg/pg_params.h"
 #include "pool/kill.h"
 
+struct addr;
 struct latency_set;
 struct loop;
 struct pool_stats;
@@ -170,6 +171,9 @@ struct shared {
 
     pthread_mutex_t hosts_lock; /* limits.c */
     struct host_count *hosts;
+    struct miss_count *misses;
+    int64_t miss_window_us; /* when it began */
+    int miss_tenths;
 
     struct targets *targets; /* targets.h */
 
@@ -223,6 +227,16 @@ struct pool_rec *shared_pool(struct shared *s, struct db_rec *db,
  * being counted in it is done with it long before. */
 enum { SHARED_SWEEP_US = 15 * 1000 * 1000 };
 void shared_forget_unused(struct shared *s, const struct conf *conf);
+
+/* Cancel requests with unknown keys: may this address send another? The first
+ * refusal in a while is to be logged. (limits.c) */
+enum cancel_verdict { CANCEL_ALLOWED, CANCEL_REFUSED, CANCEL_REFUSED_FIRST };
+enum cancel_verdict limits_cancel(struct shared *s, const struct addr *peer,
+                                  const struct conf *conf, int64_t now_us);
+/* It sent one; by_peers: one that a peer sent, or that a peer will look at. */
+void limits_cancel_missed(struct shared *s, const struct addr *peer,
+                          bool by_peers, int64_t now_us);
+void limits_forget_misses(struct shared *s);
 
 /* Reserves one server connection in the pool, its database and its user, all or
  * none. Whom a limit has refused for CLAIM_WAIT_US has a claim on the next

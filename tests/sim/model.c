@@ -17,7 +17,25 @@
  *               each reply goes to its own client
  *   the end     all clients are served, nothing is left
  * A schedule follows from its seed alone. On a failure the last events are
- * printed; --seed N --runs 1 runs it again, --trace prints all of it. */
+ * printed; --seed N --runs 1 runs it again, --trace prints all of it.
+ *
+ * Each of these mistakes, made on purpose, was found, most within a hundred
+ * schedules, the last within a few thousand:
+ *   an idle server that is not offered to other workers, or not published; a
+ *   waiter that asks nobody; a question that is not answered when nothing is
+ *   left; a borrowed server that is not dispatched, or whose demand is not
+ * given back; a server lent without taking demand; one that cannot move and is
+ * kept; a freed place that wakes one worker only; an eviction that asks one
+ * only; a reload or a RESUME that wakes nobody; a login that leaves and is
+ * counted as a waiter; a unit of the budget kept when a server breaks;
+ *   max_db_connections not looked at; the last to come served first; own
+ * waiters always before those of others; no claims; a server given on while a
+ * cancel is on its way, or amid a transaction; a requester told too early; a
+ * waiting client's cancel ignored; a key not registered after a move; a client
+ * moved amid a request; an arrival that does not look at KILL. Two changes are
+ * none: a cancel written though its client has moved on (its server is held
+ * back anyway), and no second round for a key whose client moves (whoever runs
+ * a query does not). */
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -166,8 +184,8 @@ static void world_new(uint64_t seed)
     w.max_clients = 2 + (int)rnd(14);
     w.cancel = rate(60, 200);
     w.balance = rate(60, 400);
-    w.kill_client = rate(20, 60);
-    w.kill_db = rate(15, 20);
+    w.kill_client = rate(25, 100);
+    w.kill_db = rate(20, 60);
     w.pause = rate(20, 30);
     w.reload = rate(25, 60);
     w.reconnect = rate(20, 60);
@@ -175,9 +193,13 @@ static void world_new(uint64_t seed)
     w.run_percent = rnd(90);
     w.step_us = 1 + (int64_t)rnd(chance(30) ? 8000 : 400);
     w.servers_stay = chance(15);
+    w.is_long = chance(3); /* for whoever starves */
+    if (w.is_long) {
+        w.max_clients = 8 + (int)rnd(16);
+        w.step_us = 500 + (int64_t)rnd(4000);
+    }
     sim_detach_may_fail = chance(20);
     sim_writes_may_fail = false;
-    w.kill_wait = -1;
     w.shared = shared_new(conf_ref(w.conf[0]), w.n_shards);
     for (int i = 0; i < w.n_shards; i++) {
         struct err e;
@@ -263,7 +285,6 @@ struct round_trip {
     void (*done)(struct round_trip *r);
     struct db_rec *db;
     struct conf *conf;
-    int last_mark;
     uint64_t id;
     int slot, mark, n_rounds;
     bool was_found;
@@ -301,54 +322,33 @@ static struct round_trip *new_trip(void (*each)(struct shard *sh,
     return r;
 }
 
-static void free_trip(struct round_trip *r)
-{
-    free(r);
-}
-
-/* KILL of a database: who was there before it began is gone when it is over,
- * but for those on their way to a worker, who go when they arrive. */
+/* KILL of a database: who was there when it began is gone when it is over, and
+ * who was on the way between two workers, on arrival. */
 static void kill_each(struct shard *sh, struct round_trip *r)
 {
     shard_kill(sh, r->db->name);
 }
 
-static bool is_on_a_worker(const struct peer_client *d)
-{
-    const struct stream *st = conn_stream(d->k);
-    return st && st->loop;
-}
-
 static void kill_done(struct round_trip *r)
 {
-    list_for(n, &w.clients)
-    {
-        struct peer_client *d = list_entry(n, struct peer_client, node);
-        const struct client *c =
-            is_on_a_worker(d) ? conn_stream(d->k)->owner : NULL;
-        if (d->may_be_cut && d->mark <= r->last_mark && c && c->db == r->db &&
-            d->killed_by == r->id)
-            sim_fail("client %d outlives a KILL of its database", d->mark);
-    }
+    w.kills_done = r->id;
+    w.is_killing = false;
     atomic_store(&r->db->is_paused, false);
     for (int i = 0; i < w.n_shards; i++)
         shard_resume_all(w.shard[i]);
-    w.kill_wait = -1;
     free(r);
 }
 
 static void kill_db(void)
 {
-    static uint64_t last;
-    struct round_trip *r = new_trip(kill_each, kill_done);
-    if (w.kill_wait >= 0) {
-        free(r);
+    struct round_trip *r;
+    if (w.is_killing)
         return;
-    }
+    w.is_killing = true;
+    w.has_faults = true; /* logins meet a server that is closed */
+    r = new_trip(kill_each, kill_done);
     r->db = any_db();
-    r->last_mark = w.last_mark;
-    r->id = ++last;
-    w.kill_wait = 0;
+    r->id = ++w.kills;
     note_event("KILL", r->db->name[1] - '0', 0);
     atomic_store(&r->db->is_paused, true);
     kill_begin(w.shared, r->db);
@@ -363,7 +363,6 @@ static void kill_db(void)
         if (c->state >= CLIENT_IDLE && c->state <= CLIENT_ACTIVE)
             d->killed_by = r->id;
     }
-    w.has_faults = true; /* logins meet a server that is closed */
     model_totals->kills++;
     go_round(r);
 }
@@ -384,7 +383,7 @@ static void kill_client_done(struct round_trip *r)
     kill_end_client(w.shared, r->slot);
     if (d && conn_stream(d->k))
         sim_fail("client %d outlives KILL_CLIENT", r->mark);
-    free_trip(r);
+    free(r);
 }
 
 static void kill_client(void)
@@ -414,7 +413,7 @@ static void kill_client(void)
 static void pause_or_resume(void)
 {
     struct db_rec *db = any_db();
-    if (w.kill_wait >= 0)
+    if (w.is_killing)
         return;
     if (atomic_exchange(&db->is_paused, true)) {
         atomic_store(&db->is_paused, false);
@@ -527,6 +526,7 @@ static void resume_everything(void)
     for (int i = 0; i < w.n_shards; i++)
         shard_resume_all(w.shard[i]);
     w.crash = 0;
+    w.is_ending = true;
 }
 
 static void world_free(void)
@@ -564,6 +564,8 @@ static void world_free(void)
 static void run(uint64_t seed, int steps)
 {
     world_new(seed);
+    if (w.is_long)
+        steps *= 20;
     for (int i = 0; i < steps; i++) {
         step(true);
         if (i % 32 == 31 && chance(50)) {

@@ -32,7 +32,7 @@ struct peer_client {
     int64_t seen_wait_us; /* of its present wait; 0: none */
     uint64_t since_round; /* of the wait */
     uint32_t overtaken, overtaken_by_others;
-    uint32_t seen_seq; /* of its last query that got a server */
+    bool was_active; /* it had a server */
 };
 
 struct peer_server {
@@ -77,7 +77,9 @@ struct world {
     uint64_t step, round;
     bool has_turned[SHARDS_HERE];
     int64_t cpu_us[SHARDS_HERE];
-    int kill_wait;   /* KILL is going round: the shard that is next, else -1 */
+    bool is_killing; /* KILL is going round */
+    bool is_long, is_ending;
+    uint64_t kills, kills_done;
     bool has_faults; /* a server or a client was ended by force */
 };
 

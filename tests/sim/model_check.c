@@ -11,9 +11,10 @@
 enum {
     /* The question, the server, and the look at who waits. */
     ROUNDS_MAX = 4,
-    TOLERANCE_US = 3000, /* as in lend.c */
-    OVERTAKEN_MAX = 60,
-    OVERTAKEN_BY_OTHERS_MAX = 400,
+    TOLERANCE_US = 3000,   /* as in lend.c */
+    TICKS_US = 200 * 1000, /* until who waits looks again */
+    OVERTAKEN_MAX = 20,
+    OVERTAKEN_BY_OTHERS_MAX = 20,
 };
 
 /* ------------------------------------------------------------------ budget */
@@ -77,12 +78,15 @@ static void look_at_client(struct peer_client *d)
     const struct stream *st = conn_stream(d->k);
     const struct client *c = st ? st->owner : NULL;
     if (!c || c->state != CLIENT_WAITING || is_paused(c->pool->rec)) {
-        if (c && c->state == CLIENT_ACTIVE && d->seen_seq != d->seq)
+        bool is_active = c && c->state == CLIENT_ACTIVE;
+        if (is_active && !d->was_active)
             check_assigned(d);
+        d->was_active = is_active;
         d->seen_wait_us = 0;
         d->overtaken = d->overtaken_by_others = 0;
         return;
     }
+    d->was_active = false;
     d->seen_rec = c->pool->rec;
     if (d->seen_wait_us == c->wait_us)
         return;
@@ -136,13 +140,19 @@ static bool share_a_limit(const struct pool_rec *a, const struct pool_rec *b)
            (a->user == b->user && l.max_user < INT32_MAX);
 }
 
+/* It has no server, though it could have one. */
+static bool is_kept_out(const struct pool_rec *r)
+{
+    return r->n_servers == 0 &&
+           !atomic_load((_Atomic int64_t *)(uintptr_t)&r->failed_us);
+}
+
 /* d got a server: who has waited longer? */
 void check_assigned(struct peer_client *d)
 {
     const struct client *c = conn_stream(d->k)->owner;
     struct pool_rec *rec = c->pool->rec;
     int64_t since = d->seen_wait_us ? d->seen_wait_us : sim_now_us;
-    d->seen_seq = d->seq;
     list_for(n, &w.clients)
     {
         struct peer_client *e = list_entry(n, struct peer_client, node);
@@ -151,7 +161,8 @@ void check_assigned(struct peer_client *d)
         if (e->seen_rec == rec && e->seen_wait_us + TOLERANCE_US < since)
             e->overtaken++;
         else if (e->seen_rec != rec && share_a_limit(e->seen_rec, rec) &&
-                 e->seen_wait_us + CLAIM_WAIT_US < since)
+                 is_kept_out(e->seen_rec) &&
+                 e->seen_wait_us + CLAIM_WAIT_US + TICKS_US < since)
             e->overtaken_by_others++;
         model_totals->most_overtaken =
             MAX(model_totals->most_overtaken, e->overtaken);
@@ -203,7 +214,6 @@ static struct sums sums_of(const struct pool_rec *r)
  * again at the next tick. */
 static bool is_claimed(const struct limit_claim *c, const struct pool_rec *r)
 {
-    enum { TICKS_US = 200 * 1000 };
     return c->since_us && c->pool != r &&
            sim_now_us - c->seen_us < CLAIM_TTL_US + TICKS_US;
 }
@@ -236,8 +246,20 @@ static void check_demand(const struct pool_rec *r)
         sim_fail("demand %d is not the sum %d", r->demand, demand);
 }
 
+/* All messages have come: those who were on their way as well. */
+static void check_killed(void)
+{
+    list_for(n, &w.clients)
+    {
+        struct peer_client *d = list_entry(n, struct peer_client, node);
+        if (d->killed_by && d->killed_by <= w.kills_done && conn_stream(d->k))
+            sim_fail("client %d outlives a KILL of its database", d->mark);
+    }
+}
+
 void check_settled(void)
 {
+    check_killed();
     for (struct pool_rec *r = w.shared->pool_list; r; r = r->next) {
         struct sums x = sums_of(r);
         if (x.servers != r->n_servers)

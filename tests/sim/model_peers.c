@@ -73,7 +73,7 @@ void client_connect(void)
     d->k->peer = d;
     d->k->stays = chance(15);
     d->mark = ++w.last_mark;
-    d->left = 1 + (int)rnd(5);
+    d->left = w.is_long ? 1000 : 1 + (int)rnd(5);
     list_init(&d->node);
     list_push_back(&w.clients, &d->node);
     w.n_clients++;
@@ -200,9 +200,9 @@ static bool one_client(struct peer_client *d)
         return false;
     if (d->is_asking)
         return rnd(20000) < 3 ? leave(d) : false;
-    if (d->left <= 0 && !d->in_tx)
+    if ((d->left <= 0 || w.is_ending) && !d->in_tx)
         return chance(30) ? leave(d) : false;
-    if (chance(30)) {
+    if (chance(w.is_long ? 80 : 30)) {
         d->left--;
         ask(d);
     }
