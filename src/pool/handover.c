@@ -571,6 +571,7 @@ static void begin_here(struct client *c)
     c->pool = pool_get(sh, c->db, as);
     c->pool->n_clients++;
     cancel_register(c);
+    kill_note_login(c); /* a KILL of ours came before it */
     if (c->in.n)
         client_read_ahead(c);
 }
