@@ -76,7 +76,7 @@ static void count(struct shard *sh, void *arg)
 {
     struct app *app = arg;
     if (app->stop_mode == SHUTDOWN_WAIT_FOR_CLIENTS) {
-        app->stop_count += shard_count_clients(sh);
+        app->stop_count += shard_count_to_leave(sh);
         return;
     }
     drain(sh, NULL);

@@ -301,13 +301,20 @@ void shard_drain_servers(struct shard *sh, const char *db)
     }
 }
 
-/* Servers that replicate: PAUSE does not wait for them. */
-static int count_replication(const struct pool *p)
+/* One that streams, which never ends by itself, or has nothing to do between
+ * two commands. A base backup is work that ends. */
+static bool is_endless(const struct server *s)
+{
+    return s->is_replication && (s->track.in_copy_in || !s->track.count);
+}
+
+/* Servers that nobody waits for: PAUSE, a shutdown. */
+static int count_endless(const struct pool *p)
 {
     int n = 0;
     const struct list *active = &p->servers[SERVER_ACTIVE];
     for (const struct list *i = active->next; i != active; i = i->next)
-        n += container_of(i, const struct server, node)->is_replication;
+        n += is_endless(container_of(i, const struct server, node));
     return n;
 }
 
@@ -317,7 +324,7 @@ int shard_busy_servers(const struct shard *sh, const char *db)
     for (struct list *n = sh->pools.next; n != &sh->pools; n = n->next) {
         const struct pool *p = list_entry(n, struct pool, node);
         if (is_of(p, db))
-            busy += pool_count_servers(p) - count_replication(p);
+            busy += pool_count_servers(p) - count_endless(p);
     }
     return busy;
 }
@@ -396,9 +403,12 @@ void shard_drain_clients(struct shard *sh)
     }
 }
 
-int shard_count_clients(const struct shard *sh)
+int shard_count_to_leave(const struct shard *sh)
 {
-    return sh->n_clients;
+    int n = sh->n_clients;
+    for (struct list *i = sh->pools.next; i != &sh->pools; i = i->next)
+        n -= count_endless(list_entry(i, struct pool, node));
+    return n;
 }
 
 int shard_count_servers(const struct shard *sh)

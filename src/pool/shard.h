@@ -96,7 +96,8 @@ void shard_resume_all(struct shard *sh); /* after RESUME, ENABLE */
 /* Drops the idle servers of a database (NULL: of all) that is paused. */
 void shard_drain_servers(struct shard *sh, const char *db);
 
-/* Servers in use by the database (NULL: all), for PAUSE to wait for. */
+/* Servers in use by the database (NULL: all), for PAUSE to wait for; not those
+ * that replicate without an end. */
 int shard_busy_servers(const struct shard *sh, const char *db);
 
 /* Servers of the database (NULL: all): closed
@@ -109,7 +110,10 @@ bool shard_kill_client(struct shard *sh, uint64_t id);
 
 /* Clients are closed as they become idle; calls back when none is left. */
 void shard_drain_clients(struct shard *sh);
-int shard_count_clients(const struct shard *sh);
+
+/* Clients that a shutdown waits for: all but those whose replication has no
+ * end, as PostgreSQL does it. */
+int shard_count_to_leave(const struct shard *sh);
 int shard_count_servers(const struct shard *sh);
 
 /* --- looking at it, on the worker's thread ------------------------------ */

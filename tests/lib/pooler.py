@@ -111,6 +111,7 @@ class Unix(Transport):
 class Quic(Tls):
     """Through an edge of the scenario's own, which speaks QUIC."""
     name = "quic"
+    scheme = "quic"
 
     def options(self, certs):
         return {"client_tls_sslmode": "prefer",
@@ -151,8 +152,18 @@ class Pooled(Unix):
         return {"server_tls_ca_file": certs.ca}
 
 
+class Mptcp(Quic):
+    """The same over Multipath TCP. Few scenarios run over it: behind the edge's
+    connect() it is TCP."""
+    name = "mptcp"
+    scheme = "mptcp"
+
+    def options(self, certs):
+        return {"listen_mptcp": 1}
+
+
 TRANSPORTS = {t.name: t for t in (Tcp(), Tls(), Unix(), Quic(), EdgeTcp(),
-                                  Pooled())}
+                                  Pooled(), Mptcp())}
 
 
 def has_quic(binary):
@@ -340,7 +351,9 @@ class Pooler(Address):
         if kind not in self.own_edges:
             self.own_edges[kind] = Edge(
                 self.binary, os.path.join(self.folder, "edge-" + kind),
-                "quic://localhost:%d" % self.port, self.certs,
+                "%s://localhost:%d" % (
+                    getattr(self.transport, "scheme", "quic"), self.port),
+                self.certs,
                 listen=procs.free_port() if kind == "tcp" else None)
         return self.own_edges[kind]
 
