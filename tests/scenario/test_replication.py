@@ -4,14 +4,13 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 
 import pytest
 
-import pgwire
 import pooler as pooler_module
 import procs
+import standby as standby_module
 from pgwire import query, startup
 
 core = pytest.mark.core
@@ -184,67 +183,6 @@ def same_sender_later(cluster, name):
     assert walsenders(cluster, name) == [pid]
 
 
-class Standby:
-    """A copy of the cluster that streams from a pooler."""
-
-    def __init__(self, cluster, pooler, folder, env):
-        self.cluster, self.folder = cluster, folder
-        self.data = os.path.join(folder, "data")
-        self.port = procs.free_port()
-        self.proc = None
-        procs.give(folder)
-        subprocess.run(
-            procs.as_service([os.path.join(cluster.bin, "pg_basebackup"), "-D",
-                              self.data, "-X", "stream", "-c", "fast",
-                              "--no-sync"]),
-            cwd=folder, env=env, check=True, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL)
-        with open(os.path.join(self.data, "postgresql.auto.conf"), "a") as out:
-            out.write("primary_conninfo = '%s application_name=standby'\n" %
-                      conninfo(pooler, "replication"))
-            out.write("port = %d\nunix_socket_directories = '%s'\n"
-                      "wal_receiver_status_interval = 1\n"
-                      "wal_retrieve_retry_interval = 200\n"
-                      "listen_addresses = ''\nssl = off\n" % (
-                          self.port, folder))
-        open(os.path.join(self.data, "standby.signal"), "w").close()
-        procs.give(os.path.join(self.data, "standby.signal"))
-        self.log = open(os.path.join(folder, "standby.log"), "ab")
-        self.proc = subprocess.Popen(
-            procs.as_service([os.path.join(cluster.bin, "postgres"), "-D",
-                              self.data]),
-            cwd=folder, stdin=subprocess.DEVNULL, stdout=self.log,
-            stderr=self.log, start_new_session=True,
-            preexec_fn=procs.die_with_parent)
-
-    def wire(self, database="db1"):
-        sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(pgwire.TIMEOUT)
-        sock.connect("%s/.s.PGSQL.%d" % (self.folder, self.port))
-        wire = pgwire.Wire(sock)
-        wire.login("postgres", database)
-        return wire
-
-    def value(self, sql):
-        """None while it cannot answer."""
-        try:
-            with self.wire() as wire:
-                return wire.value(sql)
-        except (AssertionError, OSError, pgwire.WireClosed,
-                pgwire.ServerError):
-            return None
-
-    def stop(self):
-        if self.proc and self.proc.poll() is None:
-            self.proc.send_signal(signal.SIGINT)
-            try:
-                self.proc.wait(20)
-            except subprocess.TimeoutExpired:
-                self.proc.kill()
-                self.proc.wait()
-        self.log.close()
-
-
 @pytest.fixture
 def standby(by_any_way, cluster, session_folder, tool):
     tool("pg_basebackup", "postgresql-client")
@@ -253,8 +191,9 @@ def standby(by_any_way, cluster, session_folder, tool):
     os.chmod(folder, 0o700)
     made = None
     try:
-        made = Standby(cluster, by_any_way, folder,
-                       by_any_way.url_env(USER, "replication"))
+        made = standby_module.Standby(
+            cluster, conninfo(by_any_way, "replication"), folder,
+            by_any_way.url_env(USER, "replication"))
         yield made
     finally:
         if made:
