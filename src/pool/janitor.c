@@ -69,7 +69,7 @@ static void check_login_waiting(struct pool *p)
 {
     char state[6], text[FAIL_TEXT_MAX];
     bool welcome = atomic_load(&p->rec->welcome) != NULL;
-    bool failed = p->rec->n_servers == 0 &&
+    bool failed = p->rec->n_servers <= p->rec->n_replicating &&
                   pool_rec_failure(p->rec, state, text, sizeof text);
     list_for_safe(n, &p->login_waiting)
     {

@@ -373,11 +373,25 @@ static void test_used(struct pool *p, int n)
     }
 }
 
+/* A login waits for the pool's first server, and none is on its way: servers
+ * that replicate, and logins for them, are of no help. */
+static bool lacks_first_server(struct pool *p)
+{
+    if (p->rec->n_servers > p->rec->n_replicating)
+        return false;
+    list_for(n, &p->login_waiting)
+    {
+        if (!list_entry(n, struct client, node_pool)->replication)
+            return true;
+    }
+    return false;
+}
+
 static void find_more(struct pool *p)
 {
     int on_the_way = p->n_servers[SERVER_LOGIN] + p->n_servers[SERVER_TESTED];
     int missing = p->n_waiting - on_the_way;
-    if (p->n_login_waiting && !on_the_way && p->rec->n_servers == 0)
+    if (lacks_first_server(p))
         missing = MAX(missing, 1);
     if (missing > 0 && p->n_servers[SERVER_USED] > 0) {
         int n = MIN(missing, p->n_servers[SERVER_USED]);

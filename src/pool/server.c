@@ -169,6 +169,8 @@ void server_open(struct pool *p, const struct client *for_replication)
 {
     struct server *s = server_new(p);
     s->is_replication = for_replication != NULL;
+    if (s->is_replication)
+        atomic_fetch_add(&p->rec->n_replicating, 1);
     s->replication_client = for_replication ? for_replication->id : 0;
     server_set_state(s, SERVER_LOGIN);
     server_login_start(s);
@@ -268,6 +270,8 @@ void server_close(struct server *s, const char *fmt, ...)
         s->stream = NULL;
     }
     cancel_server_gone(s);
+    if (s->is_replication)
+        atomic_fetch_sub(&p->rec->n_replicating, 1);
     budget_give(sh->shared, p->rec);
     pool_publish(p);
     pool_budget_freed(sh);

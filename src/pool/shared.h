@@ -112,8 +112,9 @@ struct pool_rec {
     atomic_int n_servers; /* written under the budget lock */
     int n_foreign; /* of them, connections of the older process; same lock */
     int n_grants;  /* places that the newer process let us have; same lock */
-    atomic_int demand;                         /* sum of the slots' */
-    struct pool_demand told[GEN_COUNT];        /* main thread only */
+    atomic_int n_replicating;           /* of them; they bring no welcome */
+    atomic_int demand;                  /* sum of the slots' */
+    struct pool_demand told[GEN_COUNT]; /* main thread only */
     _Atomic(const struct pg_params *) welcome; /* of the first login */
     struct pool **pool;     /* one a worker, each used by it only */
     struct pool_slot *slot; /* one a worker, one a generation */

@@ -375,3 +375,11 @@ def test_shutdown_waits_for_a_backup(replicating, target, tool, tmp_path,
         proc.kill()
         proc.wait()
     assert replicating.wait_exit() == 0
+
+
+def test_a_replication_is_not_the_first_server(replicating):
+    """Whom it came first for does not keep others of the pool waiting."""
+    w = replicating.wire(USER, "db1", params={"replication": "database"})
+    with replicating.wire(USER, "db1") as other:
+        assert other.value("SELECT 1") == "1"
+    w.abort()
