@@ -18,7 +18,11 @@
 #include "pool/shard_dns.h"
 #include "pool/suspend.h"
 
-enum { AUTH_CACHE_MAX = 1024, TEXT_MAX = 64 << 20 };
+enum {
+    AUTH_CACHE_MAX = 1024,
+    TEXT_MAX = 64 << 20,
+    BETWEEN_COMMANDS_US = 1000 * 1000, /* of a program that replicates */
+};
 
 int shard_new(struct shard **out, struct shared *shared, int index,
               const struct console_ops *console, struct err *e)
@@ -301,11 +305,17 @@ void shard_drain_servers(struct shard *sh, const char *db)
     }
 }
 
-/* One that streams, which never ends by itself, or has nothing to do between
- * two commands. A base backup is work that ends. */
+/* One that streams, which never ends by itself, or that has had nothing to do
+ * for a while. A base backup is work that ends: some commands, and the client's
+ * reading of what came. */
 static bool is_endless(const struct server *s)
 {
-    return s->is_replication && (s->track.in_copy_in || !s->track.count);
+    const struct client *c = s->client;
+    if (!s->is_replication || !c)
+        return false;
+    return s->track.in_copy_in ||
+           (!s->track.count && !stream_pending(c->stream) &&
+            shard_now(c->shard) - c->request_us > BETWEEN_COMMANDS_US);
 }
 
 /* Servers that nobody waits for: PAUSE, a shutdown. */
