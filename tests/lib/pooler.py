@@ -348,13 +348,20 @@ class Pooler(Address):
 
     def edge(self, kind="unix"):
         """The edge in front of it, started when first asked for."""
-        if kind not in self.own_edges:
-            self.own_edges[kind] = Edge(
-                self.binary, os.path.join(self.folder, "edge-" + kind),
-                "%s://localhost:%d" % (
-                    getattr(self.transport, "scheme", "quic"), self.port),
-                self.certs,
-                listen=procs.free_port() if kind == "tcp" else None)
+        url = "%s://localhost:%d" % (
+            getattr(self.transport, "scheme", "quic"), self.port)
+        for attempt in range(3):
+            if kind in self.own_edges:
+                break
+            folder = "%s/edge-%s-%d" % (self.folder, kind, attempt)
+            try:
+                self.own_edges[kind] = Edge(
+                    self.binary, folder, url, self.certs,
+                    listen=procs.free_port() if kind == "tcp" else None)
+            except RuntimeError as exc:
+                # Another test session took the port meanwhile.
+                if attempt == 2 or "in use" not in str(exc):
+                    raise
         return self.own_edges[kind]
 
     def far_databases(self):

@@ -9,7 +9,9 @@ import subprocess
 import pytest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-pytestmark = pytest.mark.pooled
+# Through an edge or a pair of poolers it would be one of these again.
+pytestmark = [pytest.mark.pooled,
+              pytest.mark.transports("tcp", "tls", "unix", "quic")]
 
 
 def find_load():
