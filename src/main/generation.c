@@ -608,13 +608,9 @@ static void send_stats(void *arg, struct pool_rec *rec,
     handover_put_pool(&b, rec);
     pgbuf_put_bytes(&b, s, sizeof *s);
     struct app *app = arg;
-    size_t n;
-    struct handover_parcel *p = mem_new(sizeof *p);
-    p->fd = -1;
-    p->to = GEN_NEWER;
-    p->body = pgbuf_take(&b, &n);
-    p->n = n;
-    p->m.next = NULL;
+    struct handover_parcel from = {.fd = -1, .to = GEN_NEWER};
+    from.body = pgbuf_take(&b, &from.n);
+    struct handover_parcel *p = handover_parcel_new(&from);
     /* Kept for the main thread, which sends it when all workers have spoken. */
     struct message **end = &app->gen.stats;
     while (*end)

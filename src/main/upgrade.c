@@ -53,11 +53,13 @@ static bool find_in_path(const char *name, char out[PATH_MAX])
 static void use_proc(char out[PATH_MAX])
 {
     static const char gone[] = " (deleted)";
-    ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
-    out[MAX(n, (ssize_t)0)] = 0;
-    size_t len = strlen(out), tail = sizeof gone - 1;
-    if (len > tail && !strcmp(out + len - tail, gone))
-        out[len - tail] = 0;
+    char path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[MAX(n, (ssize_t)0)] = 0;
+    size_t len = strlen(path), tail = sizeof gone - 1;
+    if (len > tail && !strcmp(path + len - tail, gone))
+        path[len - tail] = 0;
+    (void)slice_copy(slice_str(path), out, PATH_MAX);
 }
 
 void upgrade_find_program(const char *name, char out[PATH_MAX])

@@ -52,16 +52,26 @@ void handover_parcel_free(struct handover_parcel *p)
     free(p->statements);
     if (p->body)
         mem_wipe(p->body, p->n);
-    free(p->body);
     if (p->fd >= 0)
         close(p->fd);
     free(p);
 }
 
+struct handover_parcel *handover_parcel_new(const struct handover_parcel *from)
+{
+    struct handover_parcel *p = mem_new(sizeof *p + from->n);
+    *p = *from;
+    if (!from->body)
+        return p;
+    p->body = memcpy((char *)(p + 1), from->body, from->n);
+    mem_wipe(from->body, from->n);
+    free(from->body);
+    return p;
+}
+
 static void post(struct shared *s, struct handover_parcel body)
 {
-    struct handover_parcel *p = mem_new(sizeof *p);
-    *p = body;
+    struct handover_parcel *p = handover_parcel_new(&body);
     p->m.handle = s->handover->on_parcel;
     mailbox_send(s->handover->loop, &p->m);
 }

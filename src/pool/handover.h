@@ -41,6 +41,9 @@ struct handover_parcel {
     bool was_found;
 };
 void handover_parcel_free(struct handover_parcel *p);
+/* A copy in one block, so that an end at any moment frees it; takes the body.
+ */
+struct handover_parcel *handover_parcel_new(const struct handover_parcel *from);
 
 /* One a process; made by main before the workers start. */
 struct handover {
