@@ -62,12 +62,13 @@ static void on_done(void *arg, const struct err *e)
 {
     struct order *o = arg;
     o->is_running = false;
-    if (!o->link)
+    if (!o->link) {
         loop_free_later(o->app->loop, o);
-    else
-        fdlink_send(o->link, e ? ORDER_FAILED : ORDER_DONE,
-                    e ? slice_str(e->text) : slice_of("", 0), -1);
-    /* The asker closes. */
+        return;
+    }
+    fdlink_send(o->link, e ? ORDER_FAILED : ORDER_DONE,
+                e ? slice_str(e->text) : slice_of("", 0), -1);
+    order_free(o); /* so short a text has left */
 }
 
 static void on_frame(void *arg, const struct fdlink_frame *f)

@@ -574,6 +574,9 @@ SCRIPT = "SELECT :client_id, pg_sleep(0.0005)\n"
 @core
 def test_under_load(make_pooler, cluster):
     """Sessions that work all the time, with statements prepared."""
+    procs.wait_for(lambda: not cluster.sql(
+        "SELECT 1 FROM pg_stat_activity WHERE datname = 'db1'"), 20,
+        "end of what an earlier scenario has left")
     p = make_upgradable(make_pooler, {"default_pool_size": 20,
                                       "max_db_connections": 4})
     path = p.file("load.sql", SCRIPT)
