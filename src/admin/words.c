@@ -14,6 +14,7 @@ enum {
     CONGESTION,
     LOG_FORMAT,
     UPGRADE_TLS,
+    SUPERVISOR
 };
 
 static const struct {

@@ -71,6 +71,12 @@ enum conf_log_format {
     CONF_LOG_JSON,
 };
 
+enum conf_supervisor {
+    CONF_SUPERVISOR_OFF,
+    CONF_SUPERVISOR_ON,
+    CONF_SUPERVISOR_AUTO, /* as a daemon */
+};
+
 enum conf_mptcp {
     CONF_MPTCP_OFF,
     CONF_MPTCP_ON,
@@ -104,6 +110,7 @@ struct conf_list {
 #define CONF_FIELD_LOG_FORMAT(name) enum conf_log_format name;
 #define CONF_FIELD_CONGESTION(name) enum conf_congestion name;
 #define CONF_FIELD_UPGRADE_TLS(name) enum conf_upgrade_tls name;
+#define CONF_FIELD_SUPERVISOR(name) enum conf_supervisor name;
 
 /* The field that a row of section.def makes: choices are int, so that -1 can
  * say "not set". */

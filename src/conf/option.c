@@ -34,6 +34,7 @@ static const int64_t TIME_MAX_US = 100000000000LL * 1000000; /* 3000 years */
 #define FIELD_LOG_FORMAT(s, name) offsetof(struct s, name)
 #define FIELD_MPTCP(s, name) offsetof(struct s, name)
 #define FIELD_UPGRADE_TLS(s, name) offsetof(struct s, name)
+#define FIELD_SUPERVISOR(s, name) offsetof(struct s, name)
 
 static const struct option options[] = {
 #define OPT(type, name, group, deflt, min, max, flags, help)                   \

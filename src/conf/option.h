@@ -30,6 +30,7 @@ enum option_type {
     OPTION_CONGESTION,
     OPTION_LOG_FORMAT,
     OPTION_UPGRADE_TLS,
+    OPTION_SUPERVISOR,
 };
 
 enum {

@@ -58,6 +58,7 @@ struct app {
     bool takes_over;           /* it was none */
     struct listener *orders;   /* upgrade_orders.c */
     int n_orders;
+    struct timer watchdog_timer; /* watchdog.c */
 
     enum stop_state stop; /* stop.c */
     enum shutdown_mode stop_mode;

@@ -30,6 +30,7 @@
 #include "main/stop.h"
 #include "main/supervisor.h"
 #include "main/upgrade_orders.h"
+#include "main/watchdog.h"
 #include "net/quic.h"
 
 enum {
@@ -162,6 +163,7 @@ static int prepare(struct app *app, struct err *e)
         rc = tls_pair_load(&app->tls, app->conf, e);
     if (rc)
         return rc;
+    supervisor_settle(app);
     app->max_files = daemon_raise_files();
     uid_t owner = app->user.name ? app->user.uid : (uid_t)-1;
     rc = takeover_begin(app, e);
@@ -368,6 +370,7 @@ static int run(const struct args *args, int argc, char **argv)
         say_up(&app);
         reload_watch_users(&app);
         stats_log_start(&app);
+        watchdog_start(&app);
         loop_run(app.loop);
     }
     tear_down(&app);

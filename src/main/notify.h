@@ -16,6 +16,10 @@ void notify_stopping(void);
 void notify_main_pid(int pid);
 void notify_status(const char *text);
 
+/* How often it wants to hear that we are alive; 0: it does not. */
+int64_t notify_watchdog_us(void);
+void notify_alive(void);
+
 /* How many listening sockets were handed over; *first is the first, the others
  * follow it. Later calls return 0. */
 int notify_take_sockets(int *first);

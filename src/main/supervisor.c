@@ -50,6 +50,16 @@ struct supervisor {
     char why[WHY_MAX];
 };
 
+/* In the foreground somebody is watching who may not expect two processes: a
+ * service manager that takes messages from one only, a container, a debugger.
+ */
+void supervisor_settle(struct app *app)
+{
+    if (app->conf->supervisor == CONF_SUPERVISOR_AUTO)
+        app->conf->supervisor =
+            app->args.is_daemon ? CONF_SUPERVISOR_ON : CONF_SUPERVISOR_OFF;
+}
+
 static sigset_t watched(void)
 {
     static const int number[] = {SIGHUP,  SIGINT,  SIGTERM, SIGQUIT,

@@ -13,6 +13,9 @@
 
 struct app;
 
+/* Decides what `auto` means, before the option is looked at. */
+void supervisor_settle(struct app *app);
+
 /* Returns in the child, each time that one begins to serve: why is "" for the
  * first, else what became of the one before. The parent never returns: it ends
  * with its child. */
