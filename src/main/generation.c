@@ -204,8 +204,11 @@ static void receive_server(struct generation_link *g,
 {
     struct app *app = g->app;
     struct pgread r = pgread_of(f->body);
-    const struct pool_rec *rec = handover_get_pool(&r, app->shared);
+    struct pool_rec *rec = handover_get_pool(&r, app->shared);
     int to = next_worker(app);
+    /* Before the end of the other process can be seen. */
+    if (rec)
+        budget_receive(app->shared, rec, g->side);
     for (int i = 0; rec && i < team_size(app->team); i++)
         if (atomic_load(&rec->slot[i].demand) > 0)
             to = i;

@@ -671,10 +671,11 @@ void shard_receive_server(struct shard *sh, enum generation from,
     if (!rec || r.bad || (kind != STREAM_TCP && kind != STREAM_UNIX)) {
         log_error("upgrade: a server came that cannot be read");
         close(fd);
+        if (rec)
+            budget_give(sh->shared, rec);
         return;
     }
     struct server *s = server_adopt(pool_get(sh, rec->db, rec->user), fd, kind);
-    budget_receive(sh->shared, rec, from);
     if (!s) {
         budget_give(sh->shared, rec);
         return;

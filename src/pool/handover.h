@@ -83,7 +83,8 @@ struct leave_count {
 /* Lets go of what can go now, counts (adds to *out) what is left. */
 void shard_leave_now(struct shard *sh, struct leave_count *out);
 
-/* Unpack; the descriptor is taken. */
+/* Unpack; the descriptor is taken. A server's place was counted by the caller
+ * (budget_receive()). */
 void shard_receive_client(struct shard *sh, enum generation from,
                           struct slice body, int fd);
 void shard_receive_server(struct shard *sh, enum generation from,
