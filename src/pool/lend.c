@@ -12,8 +12,8 @@
  * that sends a server for it, so that one waiter does not draw several.
  *
  * Order of service: a local waiter goes first unless another worker's first
- * waiter has waited longer by more than TOLERANCE_US; moving a server costs
- * more than a query, so exact order is not worth it. */
+ * waiter has waited longer by more than tolerance(); moving a server costs more
+ * than a query, so exact order is not worth it. */
 #include <stdlib.h>
 
 #include "pool/handover.h"
@@ -77,6 +77,14 @@ static int longest_waiting(const struct pool *p, int64_t *since)
         }
     }
     return best;
+}
+
+/* Half as long again, and a little: under load all wait, and chance alone puts
+ * the workers' queues further apart than a few milliseconds. A server that did
+ * move stays, so that the shares of the workers settle. */
+static int64_t tolerance(const struct pool *p, int64_t own)
+{
+    return TOLERANCE_US + (shard_now(p->shard) - own) / 2;
 }
 
 static int64_t own_oldest(const struct pool *p)
@@ -147,7 +155,7 @@ bool lend_if_wanted(struct server *s)
     int64_t own = own_oldest(p);
     if (!pool_can_lend(p))
         return is_worth_closing(p, since) && move_server(s, to);
-    if (own != INT64_MAX && own - since <= TOLERANCE_US)
+    if (own != INT64_MAX && own - since <= tolerance(p, own))
         return false;
     return move_server(s, to);
 }
