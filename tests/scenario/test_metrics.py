@@ -225,8 +225,9 @@ def test_quic_is_counted(served, transport):
     assert page.sum("pgbraid_quic_handshakes_total", outcome="full") >= 1
     assert page.get("pgbraid_quic_packets_total", direction="in") > 1
     before = page.get("pgbraid_quic_bytes_total", direction="in")
-    pooler.own_edge.stop()
-    pooler.own_edge = None
+    for edge in pooler.own_edges.values():
+        edge.stop()
+    pooler.own_edges = {}
     procs.wait_for(lambda: prometheus.scrape(pooler.metrics).get(
         "pgbraid_quic_connections", role="server") == 0, 15,
         "the end of the connection")

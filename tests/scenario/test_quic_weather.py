@@ -240,6 +240,11 @@ def test_unknown_congestion_control(make_pooler):
 # --- over the emulated WAN ----------------------------------------------------
 
 
+def listens(path):
+    with socket.socket(socket.AF_UNIX) as s:
+        return s.connect_ex(path) == 0
+
+
 @pytest.fixture
 def make_wan_rig(make_pooler, session_folder, target, binary, certs):
     if target != "pgbraid" or not pooler_module.has_quic(binary):
@@ -271,7 +276,7 @@ def make_wan_rig(make_pooler, session_folder, target, binary, certs):
                               "--quic_connections", "1"]),
             preexec_fn=prepare))
         path = os.path.join(folder, ".s.PGSQL.6432")
-        procs.wait_for(lambda: os.path.exists(path), 10, "the edge")
+        procs.wait_for(lambda: listens(path), 10, "the edge")
 
         def session():
             sock = socket.socket(socket.AF_UNIX)
