@@ -12,8 +12,8 @@
  * that sends a server for it, so that one waiter does not draw several.
  *
  * Order of service: a local waiter goes first unless another worker's first
- * waiter has waited longer by more than tolerance(); moving a server costs more
- * than a query, so exact order is not worth it. */
+ * waiter has waited longer by more than tolerance(); moving  a server costs
+ * more than a query, so exact order is not worth it. */
 #include <stdlib.h>
 
 #include "pool/handover.h"
@@ -21,6 +21,7 @@
 
 enum {
     TOLERANCE_US = 3000,
+    TOLERANCE_MAX_US = 20 * 1000,
     /* A server that cannot move is closed here and opened there, which costs a
      * login: only for one who has waited for long. */
     STUCK_TOLERANCE_US = 1000 * 1000,
@@ -84,7 +85,8 @@ static int longest_waiting(const struct pool *p, int64_t *since)
  * move stays, so that the shares of the workers settle. */
 static int64_t tolerance(const struct pool *p, int64_t own)
 {
-    return TOLERANCE_US + (shard_now(p->shard) - own) / 2;
+    return MIN(TOLERANCE_US + (shard_now(p->shard) - own) / 2,
+               TOLERANCE_MAX_US);
 }
 
 static int64_t own_oldest(const struct pool *p)

@@ -11,8 +11,8 @@
 enum {
     /* The question, the server, and the look at who waits. */
     ROUNDS_MAX = 4,
-    TOLERANCE_US = 3000,   /* as in lend.c */
-    TICKS_US = 200 * 1000, /* until who waits looks again */
+    TOLERANCE_US = 20 * 1000, /* at most, as in lend.c */
+    TICKS_US = 200 * 1000,    /* until who waits looks again */
     OVERTAKEN_MAX = 20,
     OVERTAKEN_BY_OTHERS_MAX = 20,
 };
