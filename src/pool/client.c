@@ -206,8 +206,7 @@ void client_update_flow(struct client *c)
 
 static bool server_is_clean(const struct client *c, const struct server *s)
 {
-    bool between_messages = c->body_left == 0 || c->body_mode == BODY_DISCARD;
-    return pg_track_is_idle(&s->track) && between_messages &&
+    return pg_track_is_idle(&s->track) && !link_is_amid_request(c) &&
            s->body_left == 0 && s->in.n == 0;
 }
 
@@ -225,11 +224,13 @@ static void give_server_back(struct client *c)
     struct server *s = c->server;
     if (!s)
         return;
+    link_flush_requests(c);
     bool is_clean = server_is_clean(c, s);
     bool runs_job = s->job != JOB_NONE;
     bool ended_here = s->pool->mode == CONF_POOL_SESSION ||
                       c->shard->conf->server_reset_query_always;
     bool in_progress = s->track.count > 0 || s->track.tx == PG_TX_IDLE;
+    s->is_amid_message = link_is_amid_request(c);
     if (!is_clean && !runs_job)
         settle_all(s);
     c->server = NULL;

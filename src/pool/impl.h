@@ -84,6 +84,7 @@ struct client {
     struct client_login *login;
     struct client_map *map;
     struct statement *unnamed; /* prepared.c: its last unnamed Parse */
+    struct outv *sending;      /* amid consume_client(): taken, not yet sent */
     const struct pg_params *params;
     struct db_rec *db;
     struct user_rec *user; /* who logged in */
@@ -163,6 +164,8 @@ struct server {
     bool is_broken;         /* the connection ended from the other side */
     bool was_used;          /* a client had it */
     bool was_running;       /* a query, when its client went away */
+    bool is_amid_message;   /* its client left in the middle of one: no byte of
+                             * ours may complete it */
     bool said_fatal;        /* FATAL was passed on: nothing more need be said */
     bool needs_close;       /* once it is released */
     bool is_other_user;     /* SET SESSION AUTHORIZATION is in force */
@@ -462,6 +465,16 @@ void link_skip_request(struct client *c);
 
 /* All that the linked client sent will be answered, whatever else it does. */
 bool link_will_answer(const struct client *c);
+
+/* Sends to the server of c, which is there, what of the input at hand was
+ * taken: one of the two is about to go, and what was asked before is asked. */
+void link_flush_requests(struct client *c);
+
+/* A message of the client's was passed on in part. */
+static inline bool link_is_amid_request(const struct client *c)
+{
+    return c->body_left != 0 && c->body_mode != BODY_DISCARD;
+}
 
 /* A message of s was passed on in part: the client expects the rest. */
 static inline bool link_is_amid_reply(const struct server *s)

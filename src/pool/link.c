@@ -99,13 +99,13 @@ bool link_will_answer(const struct client *c)
     const struct pg_track *t = &s->track;
     return s->job == JOB_NONE && t->count && !t->in_copy_in &&
            !t->is_skipping && !t->has_unsynced && !s->is_replication &&
-           (c->body_left == 0 || c->body_mode == BODY_DISCARD);
+           !link_is_amid_request(c);
 }
 
 static bool at_boundary(const struct client *c, const struct server *s)
 {
-    bool client_is = !c || c->body_left == 0 || c->body_mode == BODY_DISCARD;
-    return client_is && s->body_left == 0 && s->in.n == 0;
+    return (!c || !link_is_amid_request(c)) && s->body_left == 0 &&
+           s->in.n == 0;
 }
 
 void link_release_if_idle(struct server *s)

@@ -296,6 +296,7 @@ static size_t consume_client(struct client *c, const char *p, size_t n,
     struct outv o; /* its pieces are not erased: this is the hot path */
     size_t at = 0;
     o.n = 0;
+    c->sending = &o;
     *step = STEP_DONE;
     if (c->server)
         to_server(c, &o);
@@ -316,8 +317,10 @@ static size_t consume_client(struct client *c, const char *p, size_t n,
         m.total = (size_t)pg_get_u32(m.p + 1) + 1;
         m.have = MIN(m.have, m.total);
         *step = one_message(c, &o, &m);
-        if (*step == STEP_CLOSED)
+        if (*step == STEP_CLOSED) {
+            c->sending = NULL;
             return n; /* or about to be: client_finish() */
+        }
         if (*step != STEP_DONE)
             break;
         if (m.p[0] == PG_MSG_COPY_DATA && m.used == m.total)
@@ -326,7 +329,14 @@ static size_t consume_client(struct client *c, const char *p, size_t n,
     }
     if (o.n)
         outv_flush(&o);
+    c->sending = NULL;
     return at;
+}
+
+void link_flush_requests(struct client *c)
+{
+    if (c->sending && c->sending->n)
+        outv_flush(c->sending);
 }
 
 /* A reply must be awaited: it comes only if the server is asked to send. */

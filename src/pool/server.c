@@ -244,7 +244,11 @@ void server_close(struct server *s, const char *fmt, ...)
         log_info("%s closing because: %s (age=%llds)", server_name(s, name),
                  why, (long long)((shard_now(sh) - s->connect_us) / 1000000));
     struct client *c = s->client;
-    bool is_clean = !s->login && pg_track_is_idle(&s->track);
+    if (c && !s->is_broken)
+        link_flush_requests(c);
+    bool is_amid_message = s->is_amid_message || (c && link_is_amid_request(c));
+    bool is_clean =
+        !s->login && pg_track_is_idle(&s->track) && !is_amid_message;
     bool is_running =
         !s->login && !s->is_broken && (s->track.count > 0 || s->was_running);
     drain_track(s);

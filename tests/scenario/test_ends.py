@@ -34,6 +34,24 @@ def test_query_of_a_client_that_left_is_carried_out(one_server, cluster):
 
 
 @core
+def test_query_of_which_the_end_is_missing_is_not_run(one_server, cluster):
+    """Whatever is said to the server afterwards must not complete it: a
+    Terminate would, "ab" becoming "aX" here."""
+    cluster.sql("DROP TABLE IF EXISTS half", "db1")
+    cluster.sql("CREATE TABLE half (a int)", "db1")
+    cluster.sql("GRANT ALL ON half TO PUBLIC", "db1")
+    w = one_server.wire()
+    pid = int(w.value("SELECT pg_backend_pid()"))
+    w.send(query("INSERT INTO half VALUES (1) -- ab")[:-2])
+    procs.wait_for(lambda: one_server.pool()["cl_active"] == 1, 10, "its part")
+    w.abort()
+    procs.wait_for(lambda: not cluster.sql(
+        "SELECT 1 FROM pg_stat_activity WHERE pid = %d" % pid), 10,
+        "the end of its server")
+    assert cluster.sql("TABLE half", "db1") == []
+
+
+@core
 @pytest.mark.transports("tcp")
 def test_query_of_a_killed_client_is_cancelled(one_server, cluster):
     """KILL ends the query in PostgreSQL, not only the connections."""
