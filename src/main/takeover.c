@@ -210,12 +210,17 @@ int takeover_commit(struct app *app, struct err *e)
         else if (f.type == GEN_REFUSED)
             rc = refused(&f, e);
         else if (f.type == GEN_COMMIT)
-            return 0;
+            break;
         else
             rc = bad_frame(e);
         if (rc)
             return rc;
     }
+    /* Before the first client is let in, whose cancel request may be for a
+     * session of the old process: what is asked of that waits in the mailbox
+     * until generation_up(). */
+    atomic_store(&app->handover->has[GEN_OLDER], true);
+    return 0;
 }
 
 /* Sockets that the new configuration does not name stop listening in all
