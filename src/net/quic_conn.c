@@ -19,7 +19,7 @@
 #include "base/rand.h"
 #include "net/quic_impl.h"
 
-enum { CLIENT_CID_BYTES = 8, CLIENT_DCID_BYTES = 18, KEEP_ALIVE_S = 15 };
+enum { CLIENT_CID_BYTES = 8, CLIENT_DCID_BYTES = 18, KEEP_ALIVE_S = 5 };
 
 static const char *peer_text(const struct quic_conn *c, char buf[ADDR_TEXT_MAX])
 {

@@ -18,7 +18,7 @@ enum {
     RETRY_VALID_S = 10,
     TOKEN_VALID_S = 24 * 3600,
     ANSWER_MAX = 1200,
-    RESET_MIN = 43,        /* RFC 9000, 10.3: a trigger that small gets none */
+    RESET_MIN = 23,        /* of a trigger: one byte more than a reset has */
     HALF_OPEN_FACTOR = 64, /* times retry_above, tokens or not: no more */
 };
 

@@ -116,6 +116,7 @@ def test_connect_query_that_fails_is_told(make_pooler, transport, cluster):
     with pytest.raises(Exception) as exc:
         p.wire(database="bad")
     assert "connect_query failed" in str(exc.value)
+    procs.wait_for(lambda: "connect_query failed (age" in p.log(), 5, "the log")
     assert p.log().count("WARNING pool bad/u_trust: connect_query") == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import pooler as pooler_module
 import procs
-from pgwire import ServerError, WireClosed, WireTimeout
+from pgwire import ServerError, WireClosed, WireTimeout, query
 from test_supervisor import crash, forget_crashes
 
 core = pytest.mark.core
@@ -49,6 +49,20 @@ def test_quic_is_back_within_a_second(p):
         assert time.monotonic() - begin < 1
         with pytest.raises((WireClosed, ServerError, OSError)):
             w.ok("SELECT 1")
+
+
+@core
+@pytest.mark.alone
+def test_who_waits_for_an_answer_learns_of_it(p):
+    """All it sent was acknowledged: what it hears is the answer to a packet
+    that keeps the connection alive, a small one."""
+    forget_crashes(p)
+    with p.wire() as w:
+        w.send(query("SELECT pg_sleep(60)"))
+        procs.wait_for(lambda: p.pool()["sv_active"] == 1, 10, "the query")
+        crash(p)
+        with pytest.raises((WireClosed, ServerError, ConnectionError)):
+            w.read(12)
 
 
 class Load:
