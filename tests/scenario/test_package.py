@@ -236,8 +236,8 @@ def test_install_upgrade_remove_purge(tmp_path, deb):
         dpkg -P pgbraid
         test ! -e /etc/pgbraid
         test ! -e /var/log/pgbraid
-        find / -xdev -name "*pgbraid*" -path "/etc/*"
-        find / -xdev -name "*pgbraid*" -path "/lib/systemd/*"
+        find /etc -xdev -name "*pgbraid*"
+        find /lib/systemd/ -xdev -name "*pgbraid*"
         echo all done
         """)
     assert got.returncode == 0, got.stdout
