@@ -54,7 +54,7 @@ def test_quic_is_back_within_a_second(p):
 
 @core
 @pytest.mark.alone
-def test_who_waits_for_an_answer_learns_of_it(p):
+def test_who_waits_for_an_answer_learns_of_it(p, cluster):
     """All it sent was acknowledged: what it hears is the answer to a packet
     that keeps the connection alive, a small one."""
     forget_crashes(p)
@@ -64,6 +64,9 @@ def test_who_waits_for_an_answer_learns_of_it(p):
         crash(p)
         with pytest.raises((WireClosed, ServerError, ConnectionError)):
             w.read(12)
+    # PostgreSQL would notice when the query ends; others count connections.
+    cluster.sql("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE query = 'SELECT pg_sleep(60)'")
 
 
 class Load:
